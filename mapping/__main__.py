@@ -17,7 +17,8 @@ def usage() -> str:
 
 
 def main() -> None:
-    """Run the command that the command line names, with the rest of it."""
+    """Run the command that the command line names, with the rest of it; without one or with --help print the usage.
+    Raises SystemExit for an unknown command."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(usage())

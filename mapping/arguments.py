@@ -39,7 +39,7 @@ def init_configs_from_dict(
 ) -> AllConfig:
     """The configuration of a dictionary in one of the three layouts of YAML files, told apart by their top keys.
 
-    The result has every section, whichever `config_classes` asks for; a class that is no section's is refused.
+    The result has every section, whichever `config_classes` asks for; ValueError for a class that is no section's.
     `world_size`: processes of the job; by default what the launcher's environment says, else the fewest that hold the
     model. Raises `ConfigError` with every finding; an unknown key is one, with the nearest known names. Keys that do
     nothing are printed by rank 0.
@@ -87,8 +87,8 @@ class Arguments(Namespace):
     _as_built: dict[str, Any]
 
     def keep(self, reading: Reading) -> None:
-        """Take over the arguments of a reading, and remember the reading and their values. Attributes that the user's
-        script has set stay."""
+        """Take over the arguments of a reading, and remember the reading and their values. Attributes that are no
+        arguments of Megatron's, and that the user's script has set, stay."""
         vars(self).update((name, value) for name, value in vars(reading.args).items() if _is_ours(name, self))
         self._reading = reading
         self._as_built = {name: _kept(value) for name, value in vars(self).items() if name in _NAMES}
@@ -143,9 +143,9 @@ def parse_args(
     """The arguments of a command line, by default the process's own, with Megatron's names and defaults.
 
     extra_args_provider: adds the script's own flags to a parser. world_size: the number of processes, by default what
-    the launcher's environment says. args_defaults: other defaults, by attribute name. check_files: missing files are
-    findings. Arguments that follow from others (sizes, the padded vocabulary, types) are filled in. Raises
-    `ConfigError` with every finding.
+    the launcher's environment says, else 1, or with --yaml-cfg the fewest that hold the model. args_defaults: other
+    defaults, by attribute name. check_files: missing files are findings. Arguments that follow from others (sizes, the
+    padded vocabulary, types) are filled in. Raises `ConfigError` with every finding.
     """
     return _accepted(read(argv, extra_args_provider, world_size, args_defaults, check_files, read_vocabulary=True))
 
@@ -161,14 +161,15 @@ def _accepted(reading: Reading) -> Arguments:
 def init_configs_from_args(
     args: Namespace, model_type: str = "model_config", config_classes: Iterable[type] | None = None
 ) -> AllConfig:
-    """The configuration of an argument namespace, whose attributes are left as they were given.
+    """The configuration of an argument namespace.
 
     `model_type` must be "model_config", the only section of a model; the result has every section, whichever
-    `config_classes` names.
+    `config_classes` names: ValueError for another model_type, or a class that is no section's.
 
     For arguments of `parse_args` it is the configuration that was built when they were read; if attributes were changed
-    since, it is built again from everything that was given and the changes. A namespace of another parser, such as
-    Megatron's, is read attribute by attribute. Raises `ConfigError` (a `ValueError`) with every finding.
+    since, it is built again from everything that was given and the changes, and attributes that follow from the changes
+    are filled in. A namespace of another parser, such as Megatron's, is read attribute by attribute and left as it is.
+    Raises `ConfigError` (a `ValueError`) with every finding.
     """
     if model_type != "model_config":
         raise ValueError(f"init_configs_from_args: model_type={model_type!r}: the model's section is model_config")
@@ -222,10 +223,11 @@ def initialize_megatron(
     argv: Sequence[str] | None = None,
     check_files: bool = True,
 ) -> Namespace:
-    """Parse the command line for a training script and keep the result for `get_args`.
+    """Parse the command line for a training script, keep the result for `get_args`, and return it. The parameters are
+    those of `parse_args`.
 
-    `--help` among the arguments prints the flags that act. All errors are printed to the
-    standard error of rank 0, and the process ends with exit code 2. msrun's scheduler process, which has nothing to do
+    `--help` among the arguments prints the flags that act and ends the process. All errors are printed to the standard
+    error of rank 0, and every process ends with exit code 2. msrun's scheduler process, which has nothing to do
     on a CPU, ends here with 0: what scripts import next, MindSpore, takes seconds.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
@@ -249,8 +251,8 @@ def initialize_megatron(
 
 @contextmanager
 def exit_on_mistakes() -> Iterator[None]:
-    """Print a user's mistake (ValueError) inside the block on rank 0, without a traceback, and end the process with
-    2."""
+    """Print a user's mistake (ValueError) inside the block on rank 0, without a traceback, on other ranks one line that
+    says so, and end the process with 2."""
     try:
         yield
     except ValueError as error:
@@ -276,7 +278,7 @@ set_global_args = set_args
 
 
 def get_args() -> Namespace:
-    """The arguments that `initialize_megatron` read. Raises ValueError before that."""
+    """The arguments that `initialize_megatron` read, or `set_args` was given. Raises ValueError before that."""
     if _global_args is None:
         raise ValueError("get_args(): no arguments yet; call initialize_megatron() first")
     return _global_args

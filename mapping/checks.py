@@ -52,7 +52,7 @@ def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def required(args: Any) -> Iterator[Finding]:
-    """Findings for flags that a command line must have and lacks."""
+    """A finding for each entry of `REQUIRED`, flags of which a command line must have one, where it has none."""
     for flags in REQUIRED:
         if all(_attribute(args, flag) is None for flag in flags):
             yield Finding(" or ".join(flags), None, "must be given", "add it")
@@ -238,12 +238,12 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_given(args: Any, given: Sequence[Given]) -> list[Finding]:
-    """Findings of all rules of this module about flags that were given, and keys of files that mean the same as one."""
+    """Findings of all `RULES` about flags that were given, and keys of files that mean the same as one."""
     return list(judge([partial(rule, args) for rule in RULES], given))
 
 
 def replicas_are_averaged(given: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
-    """A finding for the key of a file by which replicas' gradients would be summed, not averaged."""
+    """A finding for the key of a file by which gradients of several replicas would be summed, not averaged."""
     replicas = config.parallel_config.data_parallel_size
     for entry in given:
         if entry.name.endswith("zero_config.grad_allreduce_op") and entry.value == "sum" and replicas > 1:
@@ -261,8 +261,9 @@ def demands_are_met(given: Sequence[Given], config: AllConfig) -> Iterator[Findi
 
 
 def scales_have_a_type(typed: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
-    """Findings for typed flags about a loss scale in float32, which has none. Keys of files are left out: they may
-    belong to a part of the file that is switched off."""
+    """Findings for typed flags about a loss scale where training is in float32, which has none. A flag at 0, or at its
+    default here or in Megatron, passes. Keys of files are left out: they may belong to a part of the file that is
+    switched off."""
     if not IN_FLOAT32.is_idle(config):
         return
     for entry in typed:
@@ -284,15 +285,15 @@ def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
 
 
 def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
-    """Attribute -> what stands in for a refused value, `Unknown` or the flag's default, so that no further finding
-    follows from it."""
+    """Attribute -> what stands in for a refused value, so that no further finding follows from it: `Unknown` for a flag
+    that fills a field, else the flag's default."""
     refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in parts(e.value))]
     return {row.dest: Unknown() if row.target else row.default for row in refused}
 
 
 def contradictions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """Findings for contradicting flags: a flag without which every field is the same, although alone it would change
-    one.
+    """Findings for contradicting flags: a flag that others of the same field overrule, so that every field is the same
+    with and without it, although without those others its field would have another value.
 
     Flags that say the same twice agree, and a flag may say what becomes of it beside others (`Flag.idle`).
     """

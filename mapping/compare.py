@@ -19,16 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parallel_core.compare.checkpoints import bisected
+from parallel_core.compare.differences import SAME
 from parallel_core.compare.runs import ComparedRun, apart, first_differences
 from parallel_core.system.command_line import command_line, ends_quietly, program
 
 MOST = 40
-"""The largest number of differing settings that are printed."""
+"""The largest number of differing settings that are printed of the configuration, and of the environment."""
 
 
 def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str], bool]:
-    """The lines that describe the first differences of two runs, and whether the runs differ in what they computed.
-    exact: any other bit is a difference."""
+    """The lines about two runs: settings of configuration and environment that differ (at most MOST of each), then the
+    differences of the first step that has any; and whether the runs differ in what they computed. exact: any difference
+    counts; without it, one that rounding does not explain."""
     lines = [f"A: {one.folder}", f"B: {other.folder}"]
     for what, mine, theirs in (
         ("configuration", one.settings, other.settings),
@@ -51,12 +53,13 @@ def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str]
             )
     else:
         told = f", {len(recorded)} of them with all that was recorded" if recorded else ""
-        lines.append(f"the same in {len(common)} steps{told}, as far as rounding tells")
+        lines.append(f"the same in {len(common)} steps{told}, {SAME[exact]}")
     return lines, bool(found)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command, and return its exit code."""
+    """Run the command, and return its exit code: 0 if the runs are the same, 1 if they differ, 2 for a folder that has
+    nothing to compare or cannot be read, and for runs without a common step."""
     parser = command_line(__doc__, program("compare"))
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run's folder, or a recorded case")
     parser.add_argument("--exact", action="store_true", help="call any other bit a difference")

@@ -17,7 +17,7 @@ from parallel_core.system.command_line import DISTRIBUTION, command_line, progra
 
 BASH = """_{function}() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} words
-    case " ${{COMP_WORDS[*]:0:COMP_CWORD}} " in
+    case " ${{COMP_WORDS[*]:1:COMP_CWORD-1}} " in
         *" -- "*) words="{flags}" ;;
 {cases}
         *) words="{commands}" ;;
@@ -30,7 +30,8 @@ ZSH = "autoload -U +X bashcompinit && bashcompinit"
 
 
 def options_of(command: str) -> list[str]:
-    """The options that the --help of a command of the entry point names, sorted."""
+    """The options that the --help of a command of the entry point names, sorted. Raises CalledProcessError for a
+    command that does not exist."""
     done = subprocess.run(
         [sys.executable, "-m", "mapping", command, "--help"], capture_output=True, text=True, check=True
     )
@@ -38,9 +39,10 @@ def options_of(command: str) -> list[str]:
 
 
 def script(shell: str, options: Mapping[str, Sequence[str]], flags: Sequence[str]) -> str:
-    """The completion script for a shell. options: command -> its options. flags: Megatron's flags."""
+    """The completion script for a shell, "bash" or "zsh". options: command -> its options. flags: Megatron's flags,
+    which complete `launch` and what follows `--`."""
     cases = "\n".join(
-        f'        *" {command} "*) words="{" ".join([*words, *(flags if command == "launch" else ())])}" ;;'
+        f'        " {command} "*) words="{" ".join([*words, *(flags if command == "launch" else ())])}" ;;'
         for command, words in options.items()
     )
     made = BASH.format(

@@ -1,8 +1,8 @@
 """Say how each flag of a script is handled: `python -m mapping explain [OPTIONS] -- THE SCRIPT'S ARGUMENTS`.
 
-It prints `starts`, or each error that stops the run; the memory of a rank of each pipeline stage; then the flags that
-are ignored, with the reason, and those that act, with the option and its value. It needs no device and no MindSpore.
-Exit code 0 if the run starts, 1 if something stops it.
+It prints `starts` and the memory of a rank of each pipeline stage, or each error that stops the run; then notes, and
+the flags: those that are refused or wrong, those that are ignored, with the reason, and those that act, with the option
+and its value. It needs no device and no MindSpore. Exit code 0 if the run starts, 1 if something stops it.
 
     python -m mapping explain --world-size 16 -- --tensor-model-parallel-size 8 --num-layers 32
 """
@@ -25,12 +25,14 @@ from parallel_core.system.terminal import has_colours
 
 
 def outcomes(reading: Reading) -> Iterator[Outcome]:
-    """The outcome of everything that was given: flags in the order of the command line, then the keys of files."""
+    """The outcome of everything that was given: flags in the order of the command line, attributes that were changed
+    later, the keys of files, then a checkpoint's settings that act."""
     return (outcome_of(given, reading.config) for given in reading.given)
 
 
 def as_json(reading: Reading) -> str:
-    """The whole answer as a JSON text, for programs."""
+    """The whole answer as a JSON text, for programs: whether the run starts, its flags, notes, findings, configuration
+    and memory (an empty list if it does not start)."""
     found = stops(reading)
     return json.dumps(
         {
@@ -60,7 +62,8 @@ COLOURS = {"error": 31, WRONG: 31, REFUSED: 31, IGNORED: 33, "note": 33, "starts
 
 
 def as_text(reading: Reading, verbose: bool = False) -> str:
-    """The whole answer, for people: the verdict, memory, notes, the flags, and with `verbose` the configuration."""
+    """The whole answer, for people: the errors, or that the run starts and its memory; then notes, the flags, and with
+    `verbose` the configuration."""
     found = stops(reading)
     lines = [*(f"error: {finding}" for finding in found)] or ["starts"]
     lines += [] if found else ["", *memory_as_lines(reading.config)]
@@ -95,7 +98,7 @@ def _columns(outcome: Outcome, is_wrong: bool) -> tuple[str, str, str]:
 
 
 def write_reference(path: Path = Path("docs/flags.md")) -> int:
-    """Write the reference page of all flags, and return the exit code."""
+    """Write the reference page of all flags to `path`, print the path, and return the exit code 0."""
     from mapping.flag_reference import reference
 
     path.write_text(reference(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Findings about files that flags name and that are not there."""
+"""Findings about files that flags name and that are not there, or, of .idx files, cannot be read."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +13,8 @@ DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-d
 
 
 def missing_files(args: Any) -> Iterator[Finding]:
-    """A finding for each file or directory that a flag names and that is not there."""
+    """A finding for each file or folder of the tokenizer, of data, and of --fsdp2-config-path that a flag names and
+    that is not there, and for each .idx file that cannot be read."""
     for flag, path in (
         ("--vocab-file", args.vocab_file),
         ("--merge-file", args.merge_file),
@@ -55,7 +56,8 @@ def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
 
 
 def data_prefixes(entries: Sequence[str]) -> list[str]:
-    """The prefixes of a blend: every second entry if they alternate with weights, else all."""
+    """The prefixes of a blend: every second entry, from the second on, if all others are numbers, the weights; else all
+    entries."""
     try:
         [float(weight) for weight in entries[::2]]
     except ValueError:

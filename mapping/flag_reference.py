@@ -1,4 +1,5 @@
-"""The reference page of all flags, `docs/flags.md`: written from the table, with the sentences under config fields."""
+"""The reference page of all flags, `docs/flags.md`, and the text of --help: written from the table, with the sentences
+under config fields."""
 
 import ast
 import inspect

@@ -12,7 +12,7 @@ NO_FLAG = Flag("", None)
 
 
 class Demand(NamedTuple):
-    """The demand of a file's key on a config field, which the key does not fill."""
+    """A demand that a file's key makes on a config field without filling it."""
 
     value: Any
     """The value of the key."""
@@ -33,7 +33,8 @@ class Given(NamedTuple):
     """The name as the user wrote it: `--seed`, `train_batch_size`, `model_config.num_layers`, `args.lr`."""
     value: Any
     row: Flag = NO_FLAG
-    """The row of the flag that means the same; NO_FLAG: none, and the value goes into `field`."""
+    """The row of the flag that means the same; NO_FLAG: none, and the value goes into `field`, if that is
+    not empty."""
     field: str = ""
     """Path of the config field that a file's key fills without the flag's derivation; "": none."""
     source: str = ""
@@ -52,12 +53,13 @@ class Given(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The outcome: mapped, ignored or refused."""
+        """The outcome: ignored if there is a `reason`, else the status of `row`: mapped, ignored or refused."""
         return IGNORED if self.reason else self.row.status
 
     @property
     def words(self) -> str | float | None:
-        """The value as it is typed, words joined by spaces; None for a switch."""
+        """The value as it is typed, words joined by spaces; a number as it is; None for a switch, or without a
+        value."""
         if self.value is None or isinstance(self.value, bool):
             return None
         if isinstance(self.value, int | float):
@@ -66,7 +68,8 @@ class Given(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the value asks for nothing, as `--lr-warmup-iters 0` does."""
+        """Whether the value asks for nothing: None, or the default of a flag that takes a value, as
+        `--lr-warmup-iters 0`."""
         return self.value is None or (self.row.type is not None and self.value == self.row.default)
 
     @property
@@ -75,7 +78,8 @@ class Given(NamedTuple):
         return self.row.stands_for.get(self.value, "") if isinstance(self.value, str) else ""
 
     def replaces(self, other: "Given") -> bool:
-        """Whether only one of this and `other` can count: they fill the same argument or the same field."""
+        """Whether only one of this and `other` can count: they fill the same argument or the same field, and neither
+        flag is one that completes the other (`Flag.completes`)."""
         names = {name for name in (self.target, self.row.dest) if name}
         if names.isdisjoint((other.target, other.row.dest)):
             return False
@@ -98,4 +102,4 @@ OTHER_NAMES = {
     "profile_memory": "profile_with_memory",
     "virtual_pipeline_model_parallel_size_ms": "virtual_pipeline_model_parallel_size",
 }
-"""Attribute of other parsers -> the name here."""
+"""Attribute in other parsers' namespaces -> its name here."""

@@ -15,8 +15,8 @@ from parallel_core.system.environment import has_ascend
 
 
 def memory_of_stages(config: AllConfig) -> list[StageMemory]:
-    """The memory of each pipeline stage; empty where a size is not known yet, such as that of a vocabulary that only
-    the tokenizer's files give."""
+    """The memory of a rank of each pipeline stage; empty where a size is not known yet, such as that of a vocabulary
+    that only the tokenizer's files give."""
     try:
         return Plan.of_run(config).memory
     except Unjudged:
@@ -24,7 +24,8 @@ def memory_of_stages(config: AllConfig) -> list[StageMemory]:
 
 
 def as_lines(config: AllConfig) -> Iterator[str]:
-    """The lines of the plan's table of memory, for people."""
+    """The lines of the plan's table of memory, for people, and of what is recomputed on a CPU without being asked for;
+    one line that says so where the memory is not known."""
     stages = memory_of_stages(config)
     if not stages:
         yield "memory of a rank: not known before the vocabulary is; add --check-files, or give --vocab-size"
@@ -44,8 +45,8 @@ def _of_results(parallel: ParallelConfig) -> Iterator[str]:
 
 
 def as_json(config: AllConfig) -> list[dict[str, Any]]:
-    """For each stage its memory in bytes: "parts" (name -> bytes on the device), "elsewhere" (name -> bytes in host
-    memory or a file instead), and "total"."""
+    """For each stage the memory of a rank in bytes: "parts" (name -> bytes on the device), "elsewhere" (name -> bytes
+    in host memory or a file instead), and "total", the sum of the parts; empty where `memory_of_stages` is."""
     return [
         {"parts": stage.parts, "elsewhere": stage.elsewhere, "total": stage.total} for stage in memory_of_stages(config)
     ]

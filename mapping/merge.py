@@ -68,7 +68,7 @@ class Sources:
 
     typed: list[Given] = field(default_factory=list)
     beside: list[Given] = field(default_factory=list)
-    """Of files that must agree with the flags: DeepSpeed's and FSDP2's."""
+    """Values of files that must agree with the flags: DeepSpeed's and FSDP2's."""
     defaults: list[Given] = field(default_factory=list)
     """The defaults of a DeepSpeed file, which count where nothing else is given."""
     yaml: list[Given] = field(default_factory=list)
@@ -103,7 +103,8 @@ class Reading:
     config: AllConfig
     findings: list[Finding]
     notes: list[str]
-    """Sentences for the user: values that stand for others, and the value that each `auto` of a DeepSpeed file got."""
+    """Sentences for the user, such as those about values that stand for others, values that a checkpoint's replace, and
+    the value that each `auto` of a DeepSpeed file got."""
 
     @property
     def errors(self) -> list[str]:
@@ -116,8 +117,8 @@ class Reading:
             print(*(f"{line}\n" for line in self.lines()), sep="", end="")
 
     def lines(self) -> Iterator[str]:
-        """Lines for the user about values that do nothing, that stand for others, or that were left to the flags; none
-        about defaults that a file spells out."""
+        """Lines for the user: those about given values that do nothing, then `notes`. A default that a file spells out
+        gets none."""
         asked = [entry for entry in self.given if not entry.is_default]
         silent = [entry for entry in asked if not (entry.reason or entry.replaced)]
         ignored = [entry.name for entry in silent if entry.status == IGNORED]
@@ -128,7 +129,8 @@ class Reading:
 
 
 class Ranked(NamedTuple):
-    """The given values that count, by source, the stronger ones later."""
+    """The given values that count, by source, the stronger ones later; `said.wins` are a checkpoint's, which win over
+    all others."""
 
     defaults: list[Given]
     of_files: list[Given]
@@ -146,7 +148,7 @@ class Ranked(NamedTuple):
 
     @property
     def given(self) -> list[Given]:
-        """All values that count, the stronger ones later."""
+        """All values that count, the stronger ones later but for `said.wins`, which win over all others."""
         return [*self.defaults, *self.yaml, *self.beside, *self.strong]
 
 

@@ -6,22 +6,23 @@
     python -m mapping plan --calibrate FILE.yaml                measure this machine, and write it as a device
     python -m mapping plan --calibrate-from OUTPUT FILE.yaml    refine that by a finished run with --trace
 
-The second and third print a rank's process groups, and draw a schedule. All need no device and no MindSpore. Exit code:
-0 if the run fits, 1 if it does not, 2 if something stops it.
+The second and third print a rank's process groups, and draw a schedule. All but --calibrate need no device and no
+MindSpore. Exit code: 0 if the run fits, 1 if it does not, 2 if something stops it.
 """
 
 import json
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
-from mapping.flags import BY_NAME, REFUSED
+from mapping.flags import BY_NAME, REFUSED, Flag
 from mapping.merge import Reading
+from mapping.readers.meaning import is_unknown
 from mapping.reading import read
 from mapping.suggest import Suggestions, suggest, suggestion_lines
 from parallel_core.config.base import Unknown
@@ -31,7 +32,8 @@ from parallel_core.planner.answer import Answer, answer, layout_answer, reliabil
 from parallel_core.planner.device import device_file
 from parallel_core.planner.failures import Reliability, reliability
 from parallel_core.planner.plan import Beyond
-from parallel_core.planner.refine import read_run, refined
+from parallel_core.planner.recorded import read_run
+from parallel_core.planner.refine import refined
 from parallel_core.planner.report import draw, lines
 from parallel_core.schedules import command as schedule_command
 from parallel_core.system.command_line import command_line, ends_quietly, program
@@ -48,7 +50,8 @@ PICTURES = {
 
 
 def options_of(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """The command's options, and the script's arguments, which stand behind `--`."""
+    """(The command's options, the script's arguments, which stand behind `--`). Exits with 2 for wrong options, or
+    without `--`."""
     split = argv.index("--") if "--" in argv else len(argv)
     parser = command_line(__doc__, program("plan"), "%(prog)s [OPTIONS] -- THE SCRIPT'S ARGUMENTS")
     parser.add_argument("--world-size", type=int, help="devices of the job; default: what the environment says, or 1")
@@ -88,11 +91,14 @@ def _path(options: Namespace, flag: str) -> Path | None:
 
 
 def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
-    """The plan of a script's arguments. device: name or file. Flags that training refuses although they change nothing
-    that is planned become warnings. Raises ConfigError with all other findings."""
+    """The plan of a script's arguments. world_size: the number of devices; None: what the environment says, or 1.
+    device: name or file. A vocabulary that only the tokenizer's files give is assumed (ASSUMED_VOCABULARY). Findings
+    about flags that training refuses, and about names that are no flags or keys, become the plan's warnings. Raises
+    ConfigError with all other findings, and as `find_device`."""
     reading, assumptions = _read(argv, world_size)
     found = find_device(device)
-    stopping = [finding for finding in reading.findings if not _is_refused(finding)]
+    rows = {**BY_NAME, **{entry.name: entry.row for entry in reading.given}}
+    stopping = [finding for finding in reading.findings if not _is_refused(finding, rows)]
     if stopping:
         raise ConfigError(stopping)
     refused = tuple(f"training refuses {finding}" for finding in reading.findings)
@@ -111,14 +117,14 @@ def _read(argv: Sequence[str], world_size: int | None) -> tuple[Reading, tuple[s
     return read([*argv, "--padded-vocab-size", ASSUMED_VOCABULARY], world_size=world_size, explains=False), (words,)
 
 
-def _is_refused(finding: Finding) -> bool:
-    row = BY_NAME.get(finding.flag)
-    return row is None or row.status == REFUSED
+def _is_refused(finding: Finding, rows: Mapping[str, Flag]) -> bool:
+    row = rows.get(finding.flag)
+    return is_unknown(finding) or (row is not None and row.status == REFUSED)
 
 
 def calibrate_from(argv: Sequence[str]) -> int:
-    """Refine a device file, or if it is not there the device that the run was planned on, by a run's trace (arguments:
-    OUTPUT FILE.yaml), and return the exit code."""
+    """Refine a device by the trace of a run, write it to a file, and return the exit code. argv: OUTPUT, the run's
+    folder, and FILE.yaml. The device is the one in FILE.yaml, or if there is no such file that of the run's plan."""
     if len(argv) != 2 or Path(argv[1]).suffix != ".yaml":
         print(f"error: --calibrate-from {' '.join(argv)}: needs OUTPUT FILE.yaml", file=sys.stderr)
         return 2
@@ -154,7 +160,8 @@ SUBJECTS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command, and return its exit code."""
+    """Run the command, and return its exit code: 0 if the run fits, 1 if it does not, 2 if something stops it; with a
+    first word of SUBJECTS that of the command that it names."""
     if argv and argv[0] in SUBJECTS:
         return SUBJECTS[argv[0]](argv[1:])
     options, arguments = options_of(argv)

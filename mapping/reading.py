@@ -23,11 +23,12 @@ def read(
     read_vocabulary: bool | None = None,
     explains: bool = True,
 ) -> Reading:
-    """The reading of a command line, without raising: the config as far as it can be known, and every finding.
+    """The reading of a command line, by default the process's own, without raising for what it says: the config as far
+    as it can be known, and every finding. Parameters without a word here are those of `mapping.arguments.parse_args`.
 
     `check_files`: the tokenizer's, the data's and the checkpoint's files must be there. `read_vocabulary`: whether the
     tokenizer's files are read for the size of the vocabulary; by default as `check_files`. `explains`: whether options
-    that do nothing get the reason.
+    that do nothing get the reason. Raises ValueError where a launcher's rank or job size is no number.
     """
     rank = rank_of_environment()
     check_files = check_files and rank >= 0  # msrun's scheduler, rank -1, may read after the ranks have saved
@@ -83,5 +84,6 @@ def run_findings(reading: Reading) -> list[Finding]:
 
 
 def stops(reading: Reading) -> list[Finding]:
-    """Every finding that keeps the run from starting; empty: it starts."""
+    """The findings that keep the run from starting: the reading's, or if it has none, `run_findings`; empty: it
+    starts."""
     return reading.findings or run_findings(reading)

@@ -23,7 +23,8 @@ class BatchSizes:
 
     final: int
     ramp: tuple[int, int, int] | None = None
-    """(first size, increment, number of samples over which it grows to `final`); None: it does not grow evenly."""
+    """(first size, increment, number of samples over which it grows to `final`); None: it does not grow evenly. Over 0
+    samples it is `final` at once, where Megatron divides by zero."""
     schedule: tuple[tuple[int, int], ...] = ()
     """(samples consumed, size from then on) in order of the samples, the first at 0; empty: no schedule. With one,
     `ramp` does nothing."""
@@ -31,7 +32,7 @@ class BatchSizes:
     @classmethod
     def of(cls, settings: BatchSettings, seq_length: int) -> "BatchSizes":
         """The batch sizes of a configuration. seq_length: tokens of a sample, by which the thresholds of
-        --step-batch-size-schedule, which are tokens, are divided."""
+        --step-batch-size-schedule, which are tokens, are divided (rounded down)."""
         start_increment_samples = settings.rampup_batch_size
         ramp = None if start_increment_samples is None else tuple(start_increment_samples)
         pairs = (tuple(pair) for pair in settings.step_batch_size_schedule or ())
@@ -41,7 +42,7 @@ class BatchSizes:
     @property
     def is_sound(self) -> bool:
         """Whether the sizes are possible: all above 0, the last one `final`; a schedule's thresholds rise from 0, and a
-        ramp's increments meet `final` exactly."""
+        ramp's increments meet `final` exactly. True without a schedule and a ramp."""
         if self.schedule:
             starts = [pair[0] for pair in self.schedule]
             rises = starts[0] == 0 and all(one < other for one, other in pairwise(starts))
@@ -70,10 +71,11 @@ class BatchSizes:
         return start + int(seen / (samples / ((self.final - start) // increment))) * increment
 
     def sizes(self) -> list[int]:
-        """Every global batch size that occurs, in order."""
+        """Every global batch size that may occur, once each, in the order in which they first do."""
         if self.schedule:
             return list(dict.fromkeys(size for _, size in self.schedule))
-        return [self.final] if self.ramp is None else [*range(self.ramp[0], self.final, self.ramp[1]), self.final]
+        start, increment, samples = self.ramp or (self.final, 1, 0)
+        return [*(range(start, self.final, increment) if samples else ()), self.final]
 
     def steps(self, samples: int) -> int:
         """The number of whole steps that `samples` suffice for."""

@@ -46,7 +46,7 @@ def cut(ranges: Sequence[range], start: int, stop: int) -> Ranges:
 
 
 def as_array(ranges: Ranges) -> Array:
-    """The positions of the ranges one by one, int32 [s]."""
+    """The positions of the ranges, of which there is at least one, one by one, int32 [s]."""
     return np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in ranges])
 
 
@@ -88,7 +88,8 @@ class ContextLayout:
     @classmethod
     def of(cls, size: int, algorithm: str | None = None, ulysses_degree: int | None = None) -> "ContextLayout":
         """The layout of `size` ranks; algorithm: --context-parallel-algo, None for the ring. ulysses_degree: ranks
-        that exchange heads, read by hybrid_cp_algo alone. Raises ValueError for an unknown algorithm."""
+        that exchange heads, None for 1; read by hybrid_cp_algo alone. Raises ValueError for an unknown algorithm,
+        AssertionError for a degree that does not divide `size`."""
         degrees = {RING: 1, ULYSSES: size, HYBRID: ulysses_degree or 1}
         if (algorithm or RING) not in degrees:
             raise ValueError(f"--context-parallel-algo {algorithm}: must be one of {', '.join(degrees)}; change it")
@@ -103,12 +104,13 @@ class ContextLayout:
 
     @property
     def divisor(self) -> int:
-        """The number by which the length of a sequence must be divisible: ulysses x ring, twice that with a ring."""
+        """The number by which the length of a sequence must be divisible: ulysses x ring, twice that if ring > 1."""
         return self.size * (2 if self.ring > 1 else 1)
 
     def ring_positions(self, seq_length: int, place: int) -> Ranges:
         """Positions with which the ring's member `place` attends: chunks `place` and 2r - 1 - `place` of the 2r chunks
-        of a sequence, in a ring of r members; with r = 1 the whole sequence."""
+        of a sequence, in a ring of r members; with r = 1 the whole sequence. seq_length: a multiple of 2r, unless
+        r = 1."""
         if self.ring == 1:
             return (range(seq_length),)
         assert seq_length % (2 * self.ring) == 0, f"{seq_length} positions don't form {2 * self.ring} chunks"
@@ -118,7 +120,7 @@ class ContextLayout:
 
     def positions(self, seq_length: int, rank: int) -> Ranges:
         """The positions in the whole sequence of the tokens that the context-parallel rank `rank` holds, in the order
-        in which it holds them."""
+        in which it holds them. seq_length: a multiple of `divisor`."""
         assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
         place, inside = divmod(rank, self.ulysses)
         length = seq_length // self.size
@@ -152,8 +154,8 @@ class SequenceLayout:
     """The cut over the context-parallel group, everywhere in the model."""
     tensor: int = 1
     """The number of tensor-parallel ranks over which the context-parallel rank's shard is cut again: all with
-    --sequence-parallel (Korthikanti et al., 2022), outside of the tensor-parallel regions; otherwise 1, each has the
-    same."""
+    --sequence-parallel (Korthikanti et al., 2022), outside of the tensor-parallel regions; else 1: each of them has
+    that whole shard."""
 
     @classmethod
     def of(cls, parallel: SequenceSizes) -> "SequenceLayout":

@@ -92,14 +92,15 @@ class Figures(NamedTuple):
 
 
 def verdict(first: Figures, second: Figures) -> str:
-    """The verdict on two computations of a step: "repeatable" if their figures are the same, else "transient"; then the
-    hardware is to be suspected, since the software repeats its bits."""
+    """The verdict on two computations of a step: "repeatable" if their figures are the same, else "transient", in which
+    case the hardware is to be suspected, since the software repeats its bits."""
     return REPEATABLE if first.same(second) else TRANSIENT
 
 
 def explained(iteration: int, what: str, first: Figures, second: Figures, found: Sequence[Findings]) -> list[str]:
-    """The lines for the log about a step that was computed twice, with the figures of both and the findings of all
-    ranks. what: the reason for computing it again."""
+    """The lines for the log about a step that was computed twice, and the reason for it: if the figures differ, both
+    and the ranks that found a difference; else the figures, and the findings of all ranks. what: the reason for
+    computing it again."""
     if verdict(first, second) == TRANSIENT:
         ranks = [one.rank for one in found if one.differs]
         where = f"on rank {', '.join(map(str, ranks))}" if ranks else "on a rank that the figures do not tell"
@@ -131,8 +132,8 @@ class Spikes:
     Args:
         deviations: a loss is a spike if it lies more than so many standard deviations above the mean of the last 100
             steps (once there are 20); None: this rule is off.
-        loss, norm: whether a loss, a gradient norm is a spike from 10 times the highest of the first 100 steps on
-            (Megatron's rule).
+        loss, norm: whether, after the first 100 steps, a loss, a gradient norm is a spike if it is at least 10 times
+            the highest of these steps (Megatron's rule).
     """
 
     def __init__(self, deviations: float | None, loss: bool, norm: bool) -> None:
@@ -142,8 +143,8 @@ class Spikes:
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def judge(self, figures: Figures) -> str:
-        """The reason why a step's figures are a spike, "" if they are none. Figures that are finite and no spike are
-        added to those that later steps are compared with."""
+        """The reason why a step's figures are a spike, "" if they are none or not finite. Figures that are finite and
+        no spike are added to those that later steps are compared with."""
         if not figures.is_finite:
             return ""
         said = self._by_deviation(figures.loss) or self._by_factor(figures)
@@ -180,9 +181,12 @@ SMALLEST_SHARE = 0.02
 
 
 def stragglers(names: Sequence[str], seconds: Array, alike: Collection[Collection[int]], step: float) -> list[str]:
-    """Sentences that name slow ranks and the parts of a step in which they are. seconds: [ranks, names], without
-    waiting; alike: groups of ranks with the same work; step: seconds of a step. In a group of two a rank is compared
-    with the faster one."""
+    """A sentence for each rank and part of a step in which it is slow: it takes longer than the median of the ranks
+    with the same work (of two ranks: than the faster one), by more than 20% of that and more than 2% of the step.
+
+    names: of the parts; seconds: [ranks, parts], without waiting; alike: groups of ranks with the same work, one rank
+    alone is never slow; step: seconds of a step.
+    """
     found = []
     for ranks in map(list, alike):
         for column, name in enumerate(names):

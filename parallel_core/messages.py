@@ -48,7 +48,8 @@ def message(
     kind: str, operation: str, size: int, members: int, what: str = "", backward: bool = False
 ) -> Iterator[Message]:
     """One call of a collective whose input on a rank has `size` bytes, in a group of `members` ranks; nothing in a
-    group of one. kind: of the group. operation: the collective's name. what, backward: as in `Message`, the place that
-    launches it and whether that is in the backward pass."""
+    group of one. kind: of the group. operation: the collective's name, a key of `BYTES_SENT`; of a broadcast the call
+    of a receiver, which sends nothing. what, backward: as in `Message`, the place that launches it and whether that is
+    in the backward pass."""
     if members > 1:
         yield Message(what, kind, operation, BYTES_SENT[operation](size, members, 0), backward)

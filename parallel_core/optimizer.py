@@ -86,8 +86,8 @@ class PlannedState(NamedTuple):
 
 
 def plan_states(plan: BufferPlan, owned: Sequence[Span], config: OptimizerConfig) -> dict[str, PlannedState]:
-    """Name -> state that a rank keeps of a flat buffer's parameters. owned: the spans of the buffer that the rank
-    updates."""
+    """Name -> state that a rank keeps of a flat buffer's parameters; without spans where the rank owns none of the
+    parameters that have it. owned: the spans of the buffer that the rank updates."""
     spans: dict[tuple[str, str], list[Span]] = {}
     segments = [*plan.segments(partial(treatment, config=config))]
     types = [state_types(segment.treatment.rule, plan.parameter_type, config) for segment in segments]

@@ -39,8 +39,8 @@ def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> li
     """The layers, 0-based, of each chunk and stage: indexed [chunk][stage].
 
     A nested `--num-layer-list` says them. With `offset` each chunk of each stage has an even share and its offset.
-    Otherwise a stage's layers (`stage_budgets`, which reads a plain list) are divided evenly over its chunks. Layers
-    that do nothing (`--noop-layers`) are counted and numbered as any other.
+    With neither, a stage's layers (`stage_budgets`, which reads a plain list) are divided evenly over its chunks.
+    Layers that do nothing (`--noop-layers`) are counted and numbered as any other.
     """
     counts = chunk_counts(model_config.num_layers, parallel_config)
     flat = [count for row in counts for count in row]
@@ -96,7 +96,8 @@ def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
 
 
 def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
-    """Stage -> its number of layers, of the first and the last stage as far as a flag gives it."""
+    """Stage -> its number of layers, of the first and the last stage as far as a flag gives it; a stage of the
+    embedding alone has 0."""
     last = parallel.decoder_last_pipeline_num_layers
     first = 0 if parallel.standalone_embedding_stage else parallel.decoder_first_pipeline_num_layers
     ends = ((0, first), (parallel.pipeline_model_parallel_size - 1, last))

@@ -12,7 +12,7 @@ from parallel_core.numerics.dtypes import Array
 @dataclass(frozen=True)
 class Sampling:
     """The choice of the next token: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
-    Each option's default turns it off."""
+    Each option's default turns it off. Raises ConfigError for options out of their bounds."""
 
     temperature: float = 0.0
     """The divisor of the logits: above 1 the unlikely are drawn more often, below 1 the likely; 0: always the likeliest
@@ -20,8 +20,8 @@ class Sampling:
     top_k: int = 0
     """Draw from so many of the likeliest tokens only; 0: from all."""
     top_p: float = 0.0
-    """Draw from the fewest of the likeliest tokens that together have this probability (nucleus sampling, Holtzman et
-    al., 2019); 0: from all."""
+    """Draw from the fewest of the likeliest tokens that together have at least this probability (nucleus sampling,
+    Holtzman et al., 2019), after `top_k` has left out others; 0: from all."""
     repetition_penalty: float = 1.0
     """Logits of tokens that the text has already are divided by it, negative ones multiplied (CTRL, Keskar et al.,
     2019)."""

@@ -166,7 +166,7 @@ class Place:
 
     @cached_property
     def filled(self) -> tuple[int, ...]:
-        """The shape of the shard without the padding at the end of each axis."""
+        """The shape of the shard without the padding at the end of each axis; `shape` if it is nothing but padding."""
         ends = (tuple(a + n for a, n in zip(box.at, box.shape, strict=True)) for box in self.boxes)
         return tuple(map(max, zip(*ends, strict=True))) if self.boxes and self.shape else self.shape
 
@@ -183,7 +183,8 @@ class Place:
         return shard
 
     def put(self, shard: Array, whole: Array) -> None:
-        """Write the shard into the whole array, without its padding."""
+        """Write the shard into the whole array, without its padding. Raises AssertionError for arrays of other shapes
+        than this place's and its spec's."""
         assert shard.shape == self.shape and whole.shape == self.spec.shape, (self, shard.shape, whole.shape)
         for box in self.boxes:
             whole[box.in_whole] = shard[box.in_shard]
@@ -198,7 +199,8 @@ def share(length: int, size: int, unit: int = 1) -> int:
 def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
     """The part of a parameter that the rank at these coordinates holds.
 
-    Raises ValueError if the ranks do not divide an axis evenly, where its cut has no `unit` that stays together.
+    Raises ValueError if the ranks do not divide an axis (each fused part of it) evenly, where its cut has no `unit`
+    that stays together, or if the cut's parts do not add up to the axis.
     """
     runs = [[Run(0, length)] for length in spec.shape]
     for cut in spec.cuts:
@@ -209,7 +211,7 @@ def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
 
 
 def merge(shards: Iterable[tuple[Place, Array]]) -> Array:
-    """The whole array, from (place, shard) of ranks that together cover it."""
+    """The whole array, from (place, shard) of ranks that together cover it. Raises AssertionError without any."""
     whole: Array | None = None
     for part, shard in shards:
         whole = np.empty(part.spec.shape, shard.dtype) if whole is None else whole

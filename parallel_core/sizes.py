@@ -60,8 +60,8 @@ def model_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
 
 
 def expert_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
-    """Findings unless the ranks divide into whole copies of the experts. With --use-tp-pp-dp-mapping and several stages
-    there must also be as many copies of the experts as of the other layers: otherwise their pipelines differ."""
+    """A finding unless the ranks divide into whole copies of the experts. With --use-tp-pp-dp-mapping and several
+    stages there must also be as many copies of the experts as of the other layers: otherwise their pipelines differ."""
     ranks, tensor = expert_parallel_size(sizes), sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
     if sizes.world_size % ranks:
         others = f"--expert-tensor-parallel-size {tensor} and --pipeline-model-parallel-size"
@@ -101,8 +101,9 @@ def ulysses_degree_divides(sizes: Sizes) -> Iterator[Finding]:
 
 
 def ulysses_degree_is_read(sizes: Sizes) -> Iterator[Finding]:
-    """A finding if --ulysses-degree-in-cp is given and context parallelism is a plain ring, which does not read it.
-    There is none for plain Ulysses: it does not read the degree either, but MindSpeed accepts both flags."""
+    """A finding if --ulysses-degree-in-cp is given and context parallelism (of two ranks or more) is a plain ring, also
+    by default, which does not read it. There is none for plain Ulysses: it does not read the degree either, but
+    MindSpeed accepts both flags."""
     degree = sizes.ulysses_degree_in_cp
     if sizes.context_parallel_size > 1 and degree is not None and sizes.context_parallel_algo in (None, RING):
         fix = f"add --context-parallel-algo {HYBRID} or leave this out"

@@ -1,4 +1,5 @@
-"""Lines that describe a run before its first step: layout, parameters, data, precision and memory."""
+"""Lines that describe a run before its first step: layout, parameters, data, precision, the search for spikes of loss
+and gradient norm, and memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from parallel_core.planner.beside import MEMORY_PARTS, predicted_bytes
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of parameters, in elements: of the whole model (`whole`), of this rank, and trained ones."""
+    """Numbers of parameters, in elements: of the whole model (`whole`), of this rank, and of this rank's trained
+    ones."""
 
     whole: int
     """Elements of the whole model, tied parameters counted once."""
@@ -22,8 +24,9 @@ class ParameterCount:
 def start_lines(
     plan: Plan, rank: int, stage: int, count: ParameterCount, source: str, is_planned: bool
 ) -> Iterator[str]:
-    """The lines in order. source: the loader that gives the data, empty for data files. is_planned: whether the model
-    is the one that the configuration describes, not a script's own, so that its memory can be predicted."""
+    """The lines in order: layout, parameters, data, precision, the rules for spikes if they are looked for, and
+    predicted memory if `is_planned`. stage: the rank's pipeline stage. source: as for `data_line`. is_planned: whether
+    the model is the one that the configuration describes, not a script's own, so that its memory can be predicted."""
     config = plan.config
     yield layout_line(config, rank)
     yield f"Parameters: {count.whole:,} in all, {count.on_rank:,} of this rank, {count.trained:,} of these are trained"
@@ -37,7 +40,8 @@ def start_lines(
 
 
 def layout_line(config: AllConfig, rank: int) -> str:
-    """A line with the degrees of parallelism, the schedule, the global batch size and the micro-batches."""
+    """A line with the rank, the degrees of parallelism, the schedule (if there are several stages), the global batch
+    size (the last one, if it grows), and the number and size of micro-batches."""
     parallel, data, sizes = config.parallel_config, config.dataset_config, config.batch_sizes
     axes = {
         "tensor": parallel.tensor_model_parallel_size,
@@ -59,7 +63,8 @@ def layout_line(config: AllConfig, rank: int) -> str:
 
 
 def data_line(config: AllConfig, source: str) -> str:
-    """A line with the source of the tokens, the length of sequences, the tokenizer, and the number of ids."""
+    """A line with the source of the tokens, the length of sequences, the tokenizer, and the number of ids. source: the
+    loader that gives the data; "": the configuration's mock data or data files, or if it has none a script's own."""
     data, model = config.dataset_config, config.model_config
     parts = [data.train_data_path, data.valid_data_path, data.test_data_path]
     named = data.data_path or [path for part in parts for path in part or ()]

@@ -18,8 +18,8 @@ from parallel_core.moe.routing import beyond_capacity
 from parallel_core.numerics.dtypes import Array
 
 TOKENS_CHOSEN = "tokens_chosen"
-"""Name of the figure [layers, E]: how many choices of a layer's tokens fell on each expert, before tokens are
-dropped."""
+"""Name of the figure [layers, E]: how many choices of a layer's tokens fell on each expert, before tokens are dropped.
+E counts experts that compute nothing, too, here and in `TOKENS_ROUTED`."""
 TOKENS_ROUTED = "tokens_routed"
 """Name of the figure [layers, E]: how many choices of a layer's tokens each expert keeps, after tokens are dropped."""
 TOKENS_BEYOND = "tokens_beyond"
@@ -40,8 +40,9 @@ class Figure:
     is_loss: bool = True
     """Whether the array is averaged over micro-batches and data-parallel replicas, and logged."""
     layers: int = 0
-    """For a loss by layer: the number of layers by which its sum is divided in the log. As in Megatron those are the
-    decoder's layers of experts and all depths of multi-token prediction, dense ones too."""
+    """For a loss by layer: the number of layers by which its sum is divided in the log. For a router's loss, as in
+    Megatron, the decoder's layers of experts and all depths of multi-token prediction, dense ones too; for the
+    indexer's all layers that are not in --noop-layers."""
     is_largest: bool = False
     """Whether the largest value over micro-batches and ranks is taken instead of the sum, and logged."""
     counted: Callable[[Array], Array] = np.asarray
@@ -60,7 +61,8 @@ class Figure:
 
 def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
     """The figures of a step of a model with this configuration. The first axis of a figure by layer counts all layers:
-    dense ones, too, and behind the decoder's those of multi-token prediction."""
+    dense ones, too, and behind the decoder's those of multi-token prediction; of the indexer's loss up to the last that
+    is not in --noop-layers."""
     depths = range(1, config.multi_token_prediction.depths + 1)
     further = (Figure(mtp_loss(depth), ()) for depth in depths)
     return (*_of_experts(config), *_of_indexers(config), *_of_scores(config), *further)
@@ -109,7 +111,7 @@ def _acting_layers(config: ModelConfig) -> list[int]:
 
 
 def decoder_layers_of_experts(config: ModelConfig) -> list[int]:
-    """Numbers, from 0, of the decoder's layers that have experts."""
+    """Numbers, from 0, of the decoder's layers that have experts and are not in --noop-layers."""
     return [layer for layer in _layers_of_experts(config) if layer < config.num_layers]
 
 
@@ -141,12 +143,12 @@ def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]
 
 def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
     """Megatron's name of a router loss of one layer ("moe/<loss>_layer_<number>", numbers from 0) -> its value, for
-    every router loss and every layer that has experts."""
+    every router loss among a step's values and, as Megatron has it (`track_moe_metrics`), every layer: 0 in one without
+    experts. The indexer's loss is none of them."""
     return {
-        f"moe/{figure.name}_layer_{layer}": float(values[figure.name][layer])
-        for figure in figures_of(config)
-        if figure.is_loss and figure.layers and figure.name != INDEXER_LOSS
-        for layer in _layers_of_experts(config)
+        f"moe/{name}_layer_{layer}": float(value)
+        for name in router_losses(config)
+        for layer, value in enumerate(values.get(name, ()))
     }
 
 
@@ -158,7 +160,7 @@ def tokens_by_expert(values: Mapping[str, Array]) -> dict[int, list[int]]:
 
 def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
     """Number, from 0, of a layer that has experts -> tokens that chose its busiest expert, divided by an even share:
-    from 1 to the number of experts."""
+    from 1 to the number of experts, rounded to 4 digits."""
     return {
         layer: round(float(row.max() / row.mean()), 4)
         for layer, row in enumerate(values.get(TOKENS_CHOSEN, ()))

@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 class Strictness(NamedTuple):
     """The names for which a load is refused or that it logs: those that only the model has ("absent") and those that
-    only the checkpoint has ("unused"). What is neither refused nor logged is skipped silently. Megatron calls absent
-    names "unexpected" and unused ones "missing"."""
+    only the checkpoint has ("unused"). What is neither refused nor logged is skipped silently. A load that is refused
+    for absent names is also refused for settings that describe another network, which else are logged. Megatron calls
+    absent names "unexpected" and unused ones "missing"."""
 
     refuses_absent: bool
     """Whether names that the model has and the checkpoint lacks are refused, and settings that describe another
-    network. Otherwise such parameters keep their initial values, and such settings are logged."""
+    network. False: such parameters keep their initial values, and such settings are logged."""
     refuses_unused: bool
     """Whether names that the checkpoint has and the model lacks are refused."""
     logs_absent: bool = False

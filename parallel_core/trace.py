@@ -72,7 +72,8 @@ _MICROSECONDS = 1e6
 
 
 def chrome_json(spans: Iterable[Span], **about: Any) -> str:
-    """The text of a trace file with these spans. about: further top-level keys, which viewers leave alone."""
+    """The text of a trace file with these spans; its times are counted from the start of the earliest one. about:
+    further top-level keys, which viewers leave alone."""
     listed = sorted(spans, key=lambda span: (span.rank, span.start, -span.seconds))
     origin = min((span.start for span in listed), default=0.0)
     rows = list(_rows(listed))
@@ -136,8 +137,8 @@ def read_planned(path: Path) -> list[Span]:
 
 
 def read_chrome(path: Path) -> list[Span]:
-    """The measured spans of a file that `chrome_json` wrote. Raises ValueError for a file that is no trace of this
-    program, OSError for one that is missing."""
+    """The measured spans of a file that `chrome_json` wrote, with times counted from the start of the earliest one.
+    Raises ValueError for a file that is no trace of this program, OSError for one that is missing."""
     try:
         return [_span(event) for event in read_json(path)["traceEvents"] if event["ph"] == "X"]
     except (KeyError, TypeError) as error:
@@ -175,19 +176,19 @@ class StepSummary:
 
     @property
     def unknown(self) -> float:
-        """Seconds of the step that lie in no span."""
+        """Seconds of the step that are in none of the other parts."""
         return self.total - self.computing - self.messages - self.bubble - self.data
 
     @property
     def bubble_share(self) -> float:
         """The seconds for which this rank waits for other stages, divided by those from the start of the first forward
-        or backward of any rank to the end of the last; 0 if there is none."""
+        or backward of any rank to the end of the last; 0 in a step without these."""
         return self.bubble / self.pipeline if self.pipeline else 0.0
 
 
 def summary(spans: Sequence[Span]) -> list[StepSummary]:
-    """A summary for each step of each rank, in order of rank and step. A wait inside a computation is not counted as
-    computing."""
+    """A summary for each step of each rank that has a span of kind STEP, in order of rank and step. A wait inside a
+    computation is not counted as computing."""
     found: dict[tuple[int, int], list[Span]] = {}
     actions: dict[int, tuple[float, float]] = {}
     for span in spans:
@@ -310,7 +311,7 @@ _KINDS: dict[type, Kind] = {
 
 
 def planned_spans(timeline: Timeline) -> list[Span]:
-    """The computations of a timeline in microseconds as spans of a trace; stage i is shown as rank i."""
+    """The computations of a timeline in microseconds as spans of a trace, in seconds; stage i is shown as rank i."""
     return [
         Span(stage, kind, f"{kind.value} {action.micro_batch}.{action.chunk}", *_seconds(start, stop))
         for stage, spans in enumerate(timeline.spans)

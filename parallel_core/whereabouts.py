@@ -15,7 +15,8 @@ class Standing:
     operation: str
     group: str
     number: int
-    """Number of the call among those of its operation in this group, from 1."""
+    """Number of the call, from 1: among the group's collectives, or among this rank's messages to, or from, the same
+    rank."""
     details: str
     """Shape, type, and the place of the call in the program."""
     members: tuple[int, ...]
@@ -54,7 +55,8 @@ class Whereabouts:
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
-        """The value as JSON of at most `_LARGEST` bytes: of a long stack the innermost frames only."""
+        """The value as JSON; outermost frames of the stack are left out until it has at most 14,000 bytes
+        (`_LARGEST`) or no frame is left."""
         frames = list(self.stack)
         while len(text := json.dumps(asdict(self) | {"stack": frames}).encode()) > _LARGEST and frames:
             frames.pop(0)
@@ -72,7 +74,7 @@ class Whereabouts:
 
     @property
     def place(self) -> str:
-        """The place in a few words: action or part of the step, layer, operator."""
+        """The place in a few words: action or part of the step, layer, operator; "start or end" if none is known."""
         return (
             ", ".join(word for word in (self.action or self.part, self.layer, self.operator) if word) or "start or end"
         )
@@ -94,8 +96,9 @@ def _ranks(ranks: Collection[int]) -> str:
 
 
 def table(found: Sequence[Whereabouts], world_size: int) -> list[str]:
-    """Lines of a table with a row for each rank, those for which others wait marked and those without an answer named;
-    then the messages that ranks wait in."""
+    """Lines of a table with a row for each of `world_size` ranks: those that answered (`found`), then those that did
+    not. The ranks of `late` and those without an answer are marked "<-". Behind the table a line for each call in which
+    a rank waits, and one that names the ranks of `late`, if any."""
     awaited = late(found)
     rows = [("rank", "iteration", "at", "waits in")]
     for one in found:
@@ -121,7 +124,8 @@ def _wait(one: Whereabouts) -> str:
 
 
 def late(found: Sequence[Whereabouts]) -> set[int]:
-    """Ranks for which others wait, and that wait for nobody themselves: those at which a hang begins."""
+    """Ranks for which others wait, without those that answered that they wait themselves: the ones at which a hang
+    begins. A rank that gave no answer counts if another waits for it."""
     needed = {rank for one in found if one.waits for message in one.standing[:1] for rank in message.missing}
     return needed - {one.rank for one in found if one.waits}
 

@@ -12,7 +12,7 @@ What code of this package reads without being given it, all there is in a proces
                                    the seed of auxiliary losses                 Megatron's set_loss_scale
     moe.router_replay              the record of which experts routers choose   a generation that is asked for one
     tensor_parallel.random         seed, Megatron's named random streams        set_seed; rng_fork within a block
-    tensor_parallel.recompute      the part that is run, first or again           checkpoint, within it
+    tensor_parallel.recompute      the part that is run, first or again         checkpoint, within it
     kernels                        the operators in use                         set_parallel_context, get_model
     kernels.host.threads           threads of the host's operators              set_parallel_context
     tape.autograd                  the queue of deferred weight gradients,      deferred_weight_gradients,

@@ -86,10 +86,13 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint `ckpt_path`/iter_<step_num> and return its path; all ranks call this.
 
-    config: the configuration, or a section of the one that `set_parallel_context` was given. step_num: steps since the
-    beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number of newest
-    checkpoints of this process that are left in `ckpt_path`; None: all. Raises ValueError if only one of optimizer and
-    opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad format or prefix.
+    config: the configuration, or a section of the one that `set_parallel_context` was given. format: "safetensors" or
+    "ckpt". prefix: the beginning of the files' names; safetensors files have none if it is "network". step_num: steps
+    since the beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number of
+    newest checkpoints of this process that are left in `ckpt_path`, beside those that --save-retain-interval keeps;
+    None: as many as the configuration says, by default all. Raises ValueError if only one of optimizer and
+    opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad format or prefix;
+    and as `checkpointing.save_checkpoint`.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}
@@ -115,12 +118,14 @@ def load_checkpoint(
     format: str = "safetensors",
     crc_check: bool = False,
 ) -> dict[str, int]:
-    """Fill model, optimizer and schedule from the latest checkpoint in the directory `ckpt_path`, or from the
-    checkpoint that `ckpt_path` itself is. Returns {"epoch_num": 0, "step_num": its iteration}. All ranks call this.
+    """Fill model, optimizer and schedule from the latest checkpoint in the directory `ckpt_path`, or that of
+    --ckpt-step, or from the checkpoint that `ckpt_path` itself is. Returns {"epoch_num": 0, "step_num": its iteration};
+    the number is 0 where `checkpointing.load_checkpoint` takes weights without the iteration or finds nothing yet. All
+    ranks call this.
 
     format: "safetensors" or "ckpt"; either is read, whichever is given. crc_check: ignored; checksums are verified
     unless the configuration's `crc_check` is off. Raises ValueError if only one of optimizer and opt_param_scheduler is
-    given, and as `checkpointing.load_checkpoint`.
+    given, for another format, and as `checkpointing.load_checkpoint`.
     """
     _check_format(format)
     run = _run_of(config, model, optimizer, opt_param_scheduler)

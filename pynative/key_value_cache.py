@@ -34,7 +34,7 @@ class LayerCache:
 
     def write(self, rows: Sequence[Tensor], positions: Array, lengths: Array) -> None:
         """Write the new tokens' tensors, each [s, b, ...], into their slots. positions: int32 [s, b]; lengths: [b],
-        each text's tokens, the new ones included. Padding, and tokens more than S before a text's end, are not written.
+        each text's tokens, the new ones included. Padding, and tokens before a text's last S, are not written.
         """
         if not self.kept:
             self.kept = [_zeros((self.slots, *row.shape[1:]), row) for row in rows]
@@ -85,8 +85,8 @@ class Cache:
     """Whether the forward under way has one new token of each text, after an earlier forward."""
 
     def keep(self, layer: Hashable, form: ScoreForm, *rows: Tensor) -> Sequence[Tensor]:
-        """Write the new tokens' tensors of a layer, each [s, b, ...]. Return those of all tokens: in the first forward
-        `rows` itself, in later forwards the cache's, each [slots in use, b, ...].
+        """Write the new tokens' tensors of a layer, each [s, b, ...]. Return those of the tokens to attend to: in the
+        first forward `rows` itself, in later forwards all that the cache holds, each [slots in use, b, ...].
 
         layer: its number, or another key for a part of a layer. form: its window, if any, bounds the slots to window +
         1.
@@ -116,7 +116,8 @@ class Cache:
         return self._ages[own.slots]
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """Cosine and sine, each [1, b, r] (r: rotated features), at the position of each text's one new token."""
+        """Cosine and sine, each [1, b, r] (r: rotated features), at the position of each text's one new token in a
+        forward after the first."""
         if rotary not in self._angles:
             places = tuple(range(p, p + 1) for p in self.positions[0].tolist())
             cos, sin = rotary.of_text(int(self.lengths.max())).tables(places)

@@ -61,9 +61,9 @@ def initialize_model_parallel(
     num_distributed_optimizer_instances: int = 1,
     backend: Backend | None = None,
 ) -> None:
-    """Lay the rank grid over the processes of `backend` (by default: those that the launcher started).
-
-    `pipeline_model_parallel_split_rank` and `communicator_config_path` are Megatron's and must be None.
+    """Lay the rank grid over the processes of `backend` (by default: those that the launcher started). RuntimeError if
+    it is laid already, ValueError for sizes that do not fit. `pipeline_model_parallel_split_rank` and
+    `communicator_config_path` are Megatron's and must be None.
     """
     _check_begin(virtual_pipeline_model_parallel_size, pipeline_model_parallel_size)
     if (pipeline_model_parallel_split_rank, communicator_config_path) != (None, None):
@@ -113,7 +113,7 @@ def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
 
 
 def model_parallel_is_initialized() -> bool:
-    """Whether the groups are laid: `initialize_model_parallel` ran, and `destroy_model_parallel` did not since."""
+    """Whether the groups are laid: they were initialised, and `destroy_model_parallel` was not called since."""
     return _state is not None
 
 
@@ -144,7 +144,7 @@ def get_config() -> AllConfig:
 
 
 def find_config() -> AllConfig | None:
-    """The configuration that the job was initialised with; None after `initialize_model_parallel`, which takes none."""
+    """The job's configuration; None after `initialize_model_parallel`, or with a ParallelConfig of no `AllConfig`."""
     return _current().config
 
 
@@ -159,7 +159,7 @@ def get_coordinates() -> Coordinates:
 
 
 def get_group(kind: str) -> Group:
-    """This process's group of one of `parallel_core.topology.KINDS`, connected on first use."""
+    """This process's group of one of `topology.KINDS`, connected on first use. ValueError if it is in no such group."""
     state = _current()
     return state.backend.group(state.ranks_of(kind), kind)
 
@@ -324,7 +324,7 @@ def get_virtual_pipeline_model_parallel_rank() -> int | None:
 
 
 def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
-    """Set the number (from 0) of this stage's chunk that is being built or run."""
+    """Set the number, from 0, of this stage's chunk that is being built or run. AssertionError if it has no such."""
     size = _current().virtual_size
     assert 0 <= rank < (size or 1), f"chunk {rank} of {size}"
     set_step_position(get_step_position()._replace(chunk=rank))

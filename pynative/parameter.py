@@ -72,7 +72,7 @@ class ParameterMeta:
     keep: Callable[[], None] = _nothing
     """Copies values that were written into the parameter's memory to where the rank keeps its part (ZeRO stage 3)."""
     kept: tuple[Stretch, Tensor] | None = None
-    """With ZeRO stage 3: the stretch of the parameter that this rank owns, and the vector of its values; None if the
+    """The stretch of the parameter that this rank owns with ZeRO stage 3, and the vector of its values; None if the
     rank owns nothing of it, or without stage 3."""
     buffers: Callable[[], Any] = lambda: None
     """Gives the gradient buffers that the parameter is in, as long as they exist, else None (it is a weak
@@ -134,7 +134,7 @@ def _meta_of_users(parameter: Parameter, name: str) -> ParameterMeta:
 
 
 def name_parameters(model: nn.Cell) -> list[Parameter]:
-    """Give every parameter of the model its global name (and a record, if it has none); return the parameters in the
+    """Give every parameter of the model a global name and a record, where it has none; return the parameters in the
     model's order, each once."""
     parameters = []
     for path, parameter in model.parameters_and_names():
@@ -155,8 +155,8 @@ def whole_parameters(model: nn.Cell) -> Iterator[Parameter]:
 
 
 def initialize_parameters(model: nn.Cell, seed: int) -> None:
-    """Write the initial values of all parameters of a model: functions of (seed, global name, global index), whatever
-    the layout."""
+    """Write the initial values of all parameters of a model that have a record of them (`ParameterMeta.initial`):
+    functions of (seed, global name, global index), whatever the layout."""
     for parameter in name_parameters(model):
         if parameter.meta.initial is not None:
             write_parameter(parameter, parameter.meta.initial.shard(seed, place_of(parameter)))

@@ -38,7 +38,7 @@ class StepFigures:
 
     Args:
         figures: the figures to keep; others that cells report are dropped.
-        averaging: gives auxiliary losses their seed.
+        averaging: gives the gradient from which the backward of an auxiliary loss starts (its seed).
     """
 
     def __init__(self, figures: Sequence[Figure], averaging: Averaging) -> None:
@@ -70,8 +70,8 @@ class StepFigures:
         return (total + value) / (count + 1)
 
     def vector(self) -> list[float]:
-        """This rank's summed figures, flattened in the order of the figures, to be summed over all ranks. Only here and
-        in `largest` are values read from the device."""
+        """This rank's figures other than those of largest values, flattened in their order, to be summed over all
+        ranks. Only here and in `largest` are values read from the device."""
         figures = [figure for figure in self.figures if not figure.is_largest]
         values = {figure.name: np.zeros(figure.shape, np.float64) for figure in figures}
         for figure in figures:
@@ -93,8 +93,8 @@ class StepFigures:
         return found
 
     def whole(self, vector: Sequence[float], largest: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """The job's figures by name: `vector` is the sum of all ranks' vectors, averaged as each figure says; `largest`
-        the largest values of all ranks."""
+        """The job's figures by name, from the sum `vector` of all ranks' vectors, in which losses are divided by the
+        number of micro-batches of all replicas, and from `largest`, the largest values of all ranks."""
         summed = [figure for figure in self.figures if not figure.is_largest]
         parts = self.averaging.micro_batches * self.averaging.replicas
         return {**from_vector(summed, vector, parts), **(largest or {})}

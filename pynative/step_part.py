@@ -10,7 +10,8 @@ class StepPart:
     """A model part with hooks around a step, such as hot experts; whoever runs a step calls each hook on all ranks."""
 
     def around(self, train: bool) -> AbstractContextManager[None]:
-        """Context around the forwards and, if `train`, the backwards of a step."""
+        """Context around the forwards and backwards of a training step (`train`), or around the forwards of an
+        evaluation."""
         return nullcontext()
 
     def after_step(self) -> None:

@@ -26,7 +26,7 @@ class Timers:
 
     Args:
         level: parts of a higher level are not summed.
-        barrier: called before a part of level 1 is timed.
+        barrier: called before a part of level 1 is timed, if such parts are summed.
         idle: gives the seconds that this rank has waited for others so far. If given, the time of each part of any
             level without waiting is summed in `busy`, too.
     """

@@ -40,8 +40,8 @@ def _kinds_of_balancing(args: Any) -> list[str]:
 
 
 def load_balancing(args: Any) -> Any:
-    """The kind of load balancing, or the list of kinds, in Megatron's terms: of MindSpeed-LLM's names for whole routers
-    only the balancing loss remains."""
+    """The kind of load balancing, or the list of kinds, in Megatron's terms: MindSpeed-LLM's names for whole routers
+    and aux_loss become aux_loss, with --seq-aux seq_aux_loss; other kinds stay."""
     loss = "seq_aux_loss" if args.seq_aux else "aux_loss"
     kinds = [loss if kind in ROUTERS else kind for kind in _kinds_of_balancing(args)]
     return kinds[0] if len(kinds) == 1 else kinds
@@ -62,8 +62,8 @@ def capacity_factor(args: Any) -> Any:
 
 
 def router_groups(args: Any) -> int | None:
-    """The number of groups of experts, by flag; else, with a flag that limits or balances groups, one for each
-    expert-parallel rank, as in MindSpeed-LLM; else None."""
+    """The number of groups of experts, by flag; else, with a flag that limits or balances groups, the number of
+    expert-parallel ranks if there are several, as in MindSpeed-LLM; else None."""
     given = args.moe_router_num_groups or args.n_group
     limited = args.moe_router_group_topk or args.topk_group
     limited = limited or args.moe_device_level_aux_loss_coeff or args.moe_comm_aux_loss_coeff
@@ -71,8 +71,8 @@ def router_groups(args: Any) -> int | None:
 
 
 def group_score(args: Any) -> int | None:
-    """The number of experts whose scores make a group's, by flag; 1 for MindSpeed-LLM's group_limited_greedy,
-    DeepSeek-V2's router; else None."""
+    """The number of experts whose scores make up their group's score: by flag, else 1 for MindSpeed-LLM's
+    group_limited_greedy, DeepSeek-V2's router, else None."""
     given, kinds = args.moe_router_group_score_topk, _kinds_of_balancing(args)
     return 1 if given is None and "group_limited_greedy" in kinds else given
 

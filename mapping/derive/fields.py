@@ -51,8 +51,8 @@ def latent_attention(args: Any) -> Any:
 
 def rope_scaling_type(args: Any) -> str | None:
     """The kind of rotary scaling; None: there is none. Latent attention without --rope-scaling-type has Megatron's
-    --rope-type, by default yarn, which stretches nothing while --rotary-scaling-factor is 1. Otherwise: llama3 with
-    --use-rope-scaling, yarn by --position-embedding-type or --rope-type, else --rope-scaling-type (its plm: None)."""
+    --rope-type (rope: None), by default yarn, which stretches by --rotary-scaling-factor. Otherwise: llama3 with
+    --use-rope-scaling, yarn by --position-embedding-type or --rope-type, else --rope-scaling-type (plm: None)."""
     if latent_attention(args) and args.rope_scaling_type is None:
         return None if args.rope_type == "rope" else "yarn"
     if args.use_rope_scaling:
@@ -62,15 +62,15 @@ def rope_scaling_type(args: Any) -> str | None:
 
 
 def stretching_factor(args: Any) -> Any:
-    """The scaling factor of rotary positions of ordinary attention; with Megatron's --position-embedding-type yarn it
-    is --rotary-scaling-factor, if that is not 1 and --rope-scaling-type is not given."""
+    """The scaling factor of rotary positions of ordinary attention: --rope-scaling-factor, but with Megatron's
+    --position-embedding-type yarn --rotary-scaling-factor, if that is not 1 and --rope-scaling-type is not given."""
     given = args.rotary_scaling_factor
     by_megatron = args.position_embedding_type == "yarn" and not args.rope_scaling_type
     return given if by_megatron and given not in (None, 1.0) else args.rope_scaling_factor
 
 
 def latent_factor(args: Any) -> Any:
-    """The scaling factor of latent attention's positions, by the flag of the tool whose --rope-type or
+    """The scaling factor of latent attention's positions: --rotary-scaling-factor, but --rope-scaling-factor if
     --rope-scaling-type is given; None without latent attention."""
     if not latent_attention(args):
         return None
@@ -85,7 +85,7 @@ def embedding_scale(args: Any) -> Any:
 
 
 def sliding_window(args: Any) -> Any:
-    """The number of tokens before its own that a query sees; --interleave-sliding-window counts its own, too."""
+    """Number of tokens before its own that a query sees (--interleave-sliding-window counts its own, too), or None."""
     if args.interleave_sliding_window:
         return args.interleave_sliding_window - 1
     return args.window_size if args.sliding_window is None else args.sliding_window
@@ -105,12 +105,13 @@ def logit_scale(args: Any) -> Any:
 
 
 def bias_of(own_argument: str) -> Callable[[Any], bool | None]:
-    """The function for a field that says whether a linear has a bias: with all biases, or by its own argument."""
+    """The function for whether a linear has a bias: true if the argument `own_argument` is, else `add_bias_linear`."""
     return lambda args: True if getattr(args, own_argument) else args.add_bias_linear
 
 
 def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
-    """The function for a field that is a type: given by its own argument, or following --bf16 and --fp16."""
+    """The function for a field that is a type: by the argument `own_argument`; else bfloat16 with --bf16, float16 with
+    --fp16, None with neither. It raises ValueError for a name that is no type."""
 
     def read(args: Any) -> str | None:
         given = getattr(args, own_argument)
@@ -133,8 +134,7 @@ def recomputes_layers(args: Any) -> bool:
 
 
 def num_layer_list(args: Any) -> Any:
-    """The numbers of layers by stage, from whichever list or layout gives them; Unknown for a layout that does not fit,
-    which a rule complains of."""
+    """Numbers of layers by stage, from a layout, else a list; None: not given; Unknown: a layout that is refused."""
     layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size
     if layout is None:
         given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list
@@ -159,15 +159,15 @@ def zero_stage(args: Any) -> int | None:
 
 
 def use_distributed_optimizer(args: Any) -> bool | None:
-    """Whether the distributed optimizer is asked for: by its flag or by some names of --optimizer; None: not given.
-    False with a flag for fully sharded data parallelism, which replaces it: Megatron's FSDP comes with both flags."""
+    """Whether the distributed optimizer is asked for: by its flag or, unless --zero-stage is 0, by some names of
+    --optimizer; None: not given. False with a flag for fully sharded data parallelism: Megatron's comes with both."""
     if fully_sharded_stage(args) is not None:
         return False
     return True if args.optimizer in SHARING_NAMES and args.zero_stage != 0 else args.use_distributed_optimizer
 
 
 def communication_data_type(args: Any) -> str | None:
-    """The type of messages of gradients, by --communication-data-type, else Megatron's FSDP flag; None: not given."""
+    """The type of gradients' messages: --communication-data-type, else Megatron's FSDP flag (auto: None); or None."""
     of_fsdp = args.megatron_fsdp_grad_comm_dtype
     return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
 
@@ -209,14 +209,14 @@ def resume_training(args: Any) -> bool | None:
 
 
 def unless(argument: str) -> Callable[[Any], bool]:
-    """The function for a field that is the opposite of its argument."""
+    """The function for a field that is the opposite of its argument, whose name is `argument`."""
     return lambda args: not getattr(args, argument)
 
 
 def further_loss_factor(args: Any) -> Any:
-    """The weight of multi-token prediction's losses: Megatron's --mtp-loss-scaling-factor, or MindSpeed-LLM's
-    --mtp-loss-scale, whose default counts beside --num-nextn-predict-layers. In another parser's namespace, which does
-    not say what was given, a value other than the default counts as given."""
+    """The weight of multi-token prediction's losses: --mtp-loss-scaling-factor if given, else MindSpeed-LLM's
+    --mtp-loss-scale if given, else the default of the first, or beside --num-nextn-predict-layers of the second. In
+    another parser's namespace, which does not say what was given, a value other than the default counts as given."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
     if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
         return factor
@@ -260,7 +260,7 @@ _SIZES_OF_STATES = ("linear_key_head_dim", "linear_value_head_dim", "linear_num_
 
 
 def given_size(argument: str) -> Callable[[Any], int | None]:
-    """The function for a field that is a size, of which 0, MindSpeed-LLM's default, means not given."""
+    """The function for a field that is a size, of which 0, MindSpeed-LLM's default, means not given: None."""
     return lambda args: getattr(args, argument) or None
 
 

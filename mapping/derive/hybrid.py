@@ -7,8 +7,9 @@ from parallel_core.config.hybrid import spread
 
 
 def hybrid_pattern(args: Any) -> str | None:
-    """The pattern of a hybrid stack: as given, or spread by ratios; without either a state space in each layer, if a
-    flag or spec asks for such a stack; else None."""
+    """The pattern of a hybrid stack: as given; else, if the number of layers is known, spread by the ratios, or a state
+    space in each layer if only a flag or spec asks for such a stack. None for other stacks, and for ratios that are
+    negative or above 1 together."""
     given: str | None = args.hybrid_layer_pattern or args.hybrid_override_pattern
     ratios = args.hybrid_attention_ratio or 0.0, args.hybrid_mlp_ratio or 0.0
     named = any("mamba" in str(part) for part in args.spec or ())
@@ -26,7 +27,7 @@ def layers(args: Any) -> Any:
 
 def mamba_heads(args: Any) -> int | None:
     """The number of heads of a state space: as given; else, in a hybrid stack with MindSpeed-LLM's --mamba-expand, that
-    factor x hidden size / head size; else None."""
+    factor x hidden size / head size, rounded down; else None."""
     size, width = args.mamba_head_dim, args.hidden_size
     by_share = "mamba_expand" in args.given and hybrid_pattern(args) is not None
     if args.mamba_num_heads is None and by_share and size and width:

@@ -14,7 +14,8 @@ def width_multiplier(args: Any) -> Any:
 
 
 def scale_of_scores(args: Any) -> float | None:
-    """Mu-P's factor of attention's scores: sqrt(base head size) / head size ^ power, by default 1 / head size. None
+    """Mu-P's factor of attention's scores: sqrt(base head size) / head size ^ power; base and power are 1 by default.
+    None
     without --use-mup, for latent attention, which has its own, and where the head size is not known."""
     if not args.use_mup or args.multi_latent_attention or args.multi_head_latent_attention:
         return None
@@ -30,8 +31,8 @@ def scale_of_scores(args: Any) -> float | None:
 
 
 def scale_of_logits(args: Any) -> float | None:
-    """Mu-P's factor of the logits: --mup-output-mult, or where that is 1 one over the width multiplier; None without
-    --use-mup."""
+    """Mu-P's factor of the logits: --mup-output-mult, but 1 / width multiplier if that flag is 1 and the multiplier is
+    positive; None without --use-mup."""
     if not args.use_mup:
         return None
     width = width_multiplier(args)

@@ -11,15 +11,17 @@ def indexer_loss_coefficient(args: Any) -> Any:
 
 
 def indexer_offset(args: Any) -> Any:
-    """The number of first layers that have an indexer; MindSpeed-LLM's default, with --enable-dsa-indexer, is 2,
-    Megatron's 0."""
+    """The number of the first layers that have an indexer in any case, by Megatron's flag, else by MindSpeed-LLM's; the
+    default is 2 with MindSpeed-LLM's --enable-dsa-indexer, else 0."""
     own = args.dsa_indexer_skip_topk_offset
     own = args.index_skip_topk_offset if own is None else own
     return (2 if args.enable_dsa_indexer else 0) if own is None else own
 
 
 def attention_variant(args: Any) -> str | None:
-    """The variant of attention, by its name or by MindSpeed-LLM's flags for it; None: there is none."""
+    """The variant of attention: "dsa" with MindSpeed-LLM's --enable-dsa-indexer; else the one named by
+    --experimental-attention-variant ("gdn" is gated_delta_net); else gated_delta_net with --full-attention-interval, or
+    None."""
     if args.enable_dsa_indexer:
         return "dsa"
     named = args.experimental_attention_variant or ("gdn" if args.full_attention_interval else None)

@@ -31,8 +31,9 @@ class _Reader:
 def field_values(args: Namespace, look_at_files: bool = True, given: Collection[str] = ()) -> dict[str, Any]:
     """Path -> value, for every config field that the arguments, or the tokenizer's files, give a value.
 
-    look_at_files: whether the tokenizer's files may be read. given: names of the arguments that are not at their
-    default, as far as that is known.
+    look_at_files: whether the tokenizer's files may be read. given: names of the arguments that were given, as far as
+    that is known. A field whose value cannot be told is `Unknown`; if several arguments fill one, the last that is not
+    at its default counts.
     """
     reader = _Reader(args, look_at_files, given)
     values = _copied(reader) | {path: _derived(derive, reader) for path, derive in DERIVED.items()}

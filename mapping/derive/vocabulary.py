@@ -19,8 +19,9 @@ def _is_patched(args: Any) -> bool:
 
 
 def tokenizer_type(args: Any) -> str | None:
-    """The type of tokenizer: Pai-Megatron-Patch's names mean the one of the model's folder, files of byte pairs
-    GPT-2's; None: not known."""
+    """The type of tokenizer: with Pai-Megatron-Patch's --patch-tokenizer-type the one of the model's folder,
+    PretrainedFromHF, unless --tokenizer-type is given and no folder; else --tokenizer-type; else GPT2BPETokenizer with
+    --vocab-file and --merge-file; else None."""
     if _is_patched(args):
         return "PretrainedFromHF"
     has_pairs = args.vocab_file is not None and args.merge_file is not None
@@ -28,7 +29,7 @@ def tokenizer_type(args: Any) -> str | None:
 
 
 def tokenizer_model(args: Any) -> Any:
-    """The path of the tokenizer's file or folder: by --tokenizer-model or --tokenizer-name-or-path, else with
+    """The path of the tokenizer's file or folder: by --tokenizer-model, else by --tokenizer-name-or-path, else with
     --patch-tokenizer-type by --load; None: not given."""
     path = args.tokenizer_model or args.tokenizer_name_or_path
     return args.load if _is_patched(args) and not path else path
@@ -45,7 +46,7 @@ def _options(args: Any) -> TokenizerOptions | None:
 
 
 def tokenizer_findings(args: Any) -> Iterator[Finding]:
-    """Findings about a type of tokenizer that needs further flags."""
+    """Findings about further flags that the type of tokenizer needs and that are missing."""
     options = _options(args)
     if _is_patched(args) and tokenizer_model(args) is None:
         rule = "needs --load or --tokenizer-model, the folder of the tokenizer"
@@ -55,10 +56,11 @@ def tokenizer_findings(args: Any) -> Iterator[Finding]:
 
 
 def vocabulary(args: Any) -> Any:
-    """The number of ids that the tokenizer can produce: by flag, else by its files.
+    """The number of ids that training makes room for: --vocab-size, but for NullTokenizer and TikTokenizer; else that
+    of the tokenizer (`training_vocab_size`). --extra-vocab-size is added.
 
     `Unknown` if only files say it and they are not to be looked at, or say nothing (`unreadable` has the reason); None
-    if nothing says it.
+    if nothing says it, or it follows from the tokenizer and flags that this needs are missing.
     """
     options = _options(args)
     sized_by_flag = args.vocab_size is not None and (options is None or options.tokenizer_type not in _SIZED_BY_FLAG)
@@ -75,9 +77,9 @@ def vocabulary(args: Any) -> Any:
 
 
 def unreadable(args: Any, check_files: bool) -> Iterator[Finding]:
-    """A finding with the reason why the tokenizer's files do not say how many ids it has. check_files: no finding if a
-    file is missing, which `missing_files` reports. Otherwise missing files count as such a reason, and there is no
-    finding if a flag gives the size of the vocabulary."""
+    """A finding with the reason why the tokenizer's files do not say how many ids it has. With check_files there is
+    none if a file is missing, which `missing_files` reports. Without it a missing file is such a reason, too, and there
+    is no finding if a flag gives the size of the vocabulary."""
     options = _options(args)
     if options is None or any(findings(options)):
         return

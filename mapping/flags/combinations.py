@@ -5,7 +5,7 @@ REQUIRED = (
     ("--lr",),
     ("--train-iters", "--train-samples", "--num_train_epochs"),
 )
-"""Tuples of flags, one of each of which a training must be given; options that a model needs are checked by its
+"""Tuples of flags: a training must be given at least one of each tuple. Options that a model needs are checked by its
 configuration."""
 
 EXCLUSIVE = (
@@ -26,7 +26,7 @@ EXCLUSIVE = (
     ("--main-grads-dtype", "--accumulate-allreduce-grads-in-fp32"),
     ("--wrap-with-ddp", "--no-wrap-with-ddp"),
 )
-"""Tuples of flags, at most one of each of which may have a value that asks for something. For flags that fill one field
+"""Tuples of flags: at most one of each tuple may have a value that asks for something. For flags that fill one field
 `mapping.checks` finds out whether they agree."""
 
 NEEDS = {
@@ -73,4 +73,4 @@ NEEDS = {
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
     "--main-grads-dtype": ("--use-precision-aware-optimizer",),
 }
-"""Flag -> flags, one of which must come with it."""
+"""Flag -> flags, at least one of which must come with it."""

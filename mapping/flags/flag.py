@@ -57,7 +57,8 @@ class Flag(NamedTuple):
     """Whether it adds to another flag of its field, and so contradicts none."""
 
     def why_idle(self, args: Any) -> str:
-        """The reason why the flag does nothing beside the other arguments `args`; "" if it acts."""
+        """The reason of `idle`, for a message, if its test holds for the arguments `args`; "" if it does not, or there
+        is none."""
         return f"no effect: {self.idle[1]}" if self.idle and self.idle[0](args) else ""
 
     def asks_for_nothing(self, value: Any) -> bool:
@@ -73,7 +74,7 @@ def attribute(name: str) -> str:
 
 
 def switched_off(name: str) -> str:
-    """The attribute that the switches `--no-x` and `--disable-x` set to false: x."""
+    """The attribute that the switch `--no-x` or `--disable-x` of this name sets to false: x."""
     return attribute(re.sub(r"^--(no|disable)-", "--", name))
 
 
@@ -85,9 +86,10 @@ _VALUE = re.compile(r"(?P<type>int|float|str)(?P<nargs>[+*]|x\d+)?(\{(?P<choices
 def usage(text: str) -> Iterator[Flag]:
     """The rows of flags in a text of usage words, with spaces between.
 
-    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, in `--x=int:3;4` 4 is the default of other
-    parsers; `--x=str{a,b}` has choices, `--x=str+` one or more values (`*` any number, `x3` three). `--no-x=off` sets
-    attribute x, by default true, to false. `--x|--y` has two names, `--x>y` fills attribute y.
+    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default; `--x=int:3;4` also says that 4 is
+    another program's default, which asks for nothing either; `--x=str{a,b}` has choices, `--x=str+` one or more values
+    (`str*` any number, `strx3` three). `--no-x=off` sets
+    attribute x, by default true (`off:False`: false), to false. `--x|--y` has two names, `--x>y` fills attribute y.
     """
     for word in text.split():
         head, _, kind = word.partition("=")
@@ -110,8 +112,8 @@ def usage(text: str) -> Iterator[Flag]:
 
 
 def value(line: str, field: str = "", help: str = "", **more: Any) -> Flag:
-    """The row of one usage word (see `usage`). field: the end of the path of the field that is derived from it, for a
-    flag that acts. more: further fields of the row."""
+    """The row of one usage word `line` (see `usage`). field: the end of the path of the field that is derived from it,
+    "" for none. help: its meaning; "": the sentence under the field. more: further fields of the row."""
     (flag,) = usage(line)
     return flag._replace(target=path_of(field) if field else "", help=help, **more)
 

@@ -1,4 +1,9 @@
-"""Readers of values that are more than a number or a word. Each raises `ValueError` for what it cannot read."""
+"""Readers of values that are more than a number or a word. The first line of a reader's docstring says what it reads,
+behind "must be" in messages (`mapping.readers.command_line.kind`).
+
+A reader raises ValueError for what it cannot read; `layer_frequency` also SyntaxError and TypeError, `attention_window`
+also TypeError, `whole` also OverflowError.
+"""
 
 import ast
 import re
@@ -10,7 +15,10 @@ from parallel_core.numerics.dtypes import FLOATS
 
 
 def literal(text: str) -> Any:
-    """A Python literal: number, list, dictionary."""
+    """A Python literal: number, list, dictionary.
+
+    Returns its value. Raises ValueError for any other text.
+    """
     try:
         return ast.literal_eval(text)
     except (SyntaxError, TypeError) as error:
@@ -18,19 +26,28 @@ def literal(text: str) -> Any:
 
 
 def integers(text: str) -> list[int]:
-    """`1,2,3`."""
+    """`1,2,3`.
+
+    Returns the numbers of such a text; empty parts are skipped. Raises ValueError for a part that is no whole number.
+    """
     return [int(part) for part in text.split(",") if part.strip()]
 
 
 def layer_list(text: str) -> list[Any]:
-    """`4,4,4,2` or `[[4,4],[4,2]]`."""
+    """`4,4,4,2` or `[[4,4],[4,2]]`.
+
+    Returns the list of such a text; what a list in brackets holds is not checked. Raises ValueError for any other.
+    """
     if text.lstrip().startswith("["):
         return list(literal(text))
     return integers(text)
 
 
 def dtype(text: str) -> str:
-    """`float32`, `float16` or `bfloat16`, also written as `fp16`, `half` or `torch.bfloat16`."""
+    """`float32`, `float16` or `bfloat16`, also written as `fp16`, `half` or `torch.bfloat16`.
+
+    Returns `float32`, `float16` or `bfloat16`. Raises ValueError for any other text.
+    """
     short = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
     name = text.removeprefix("torch.")
     name = short.get(name, name)
@@ -44,7 +61,11 @@ MOST_LAYERS = 10_000
 
 
 def layer_frequency(text: str) -> int | list[int]:
-    """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`."""
+    """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`.
+
+    Returns the number or the list. Raises ValueError for other parts, or for numbers whose product is above
+    MOST_LAYERS; SyntaxError or TypeError for what Python cannot compute.
+    """
     tree = ast.parse(text, mode="eval")
     allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
     if not all(isinstance(node, allowed) for node in ast.walk(tree)):
@@ -60,7 +81,11 @@ def layer_frequency(text: str) -> int | list[int]:
 
 
 def attention_window(given: str | Sequence[Any]) -> int | None:
-    """`4096,0`, `(4096, 0)` or a list, tokens before and after a query's own, as how many before; -1 before: none."""
+    """`4096,0`, `(4096, 0)` or a list, tokens before and after a query's own, as how many before; -1 before: none.
+
+    Returns the number of tokens before; None, no window, for -1. Raises ValueError unless there are two whole numbers,
+    the first at least -1, the second 0 or -1; TypeError for a single number.
+    """
     text = given if isinstance(given, str) else str(tuple(given))
     before, after = literal(text if text.lstrip().startswith("(") else f"({text})")
     if not isinstance(before, int) or before < -1 or after not in (0, -1):
@@ -69,12 +94,19 @@ def attention_window(given: str | Sequence[Any]) -> int | None:
 
 
 def numbers(text: str) -> list[float]:
-    """Numbers with commas."""
+    """Numbers with commas.
+
+    Returns the numbers; empty parts are skipped. Raises ValueError for a part that is no number.
+    """
     return [float(part) for part in text.split(",") if part.strip()]
 
 
 def whole(text: str) -> int:
-    """A whole number, perhaps written as 8192.0."""
+    """A whole number, perhaps written as 8192.0.
+
+    Returns it, exact up to 2^53. Raises ValueError for any other text,
+    OverflowError for an infinite number.
+    """
     number = float(text)
     if number != int(number):
         raise ValueError(text)
@@ -87,7 +119,10 @@ def parts(value: Any) -> list[Any]:
 
 
 def boolean(text: str) -> bool:
-    """True or false."""
+    """True or false.
+
+    Returns the truth value of `true`, `1`, `false` or `0`, in capitals or not. Raises ValueError for any other text.
+    """
     known = {"true": True, "1": True, "false": False, "0": False}
     if text.lower() not in known:
         raise ValueError(text)
@@ -98,7 +133,10 @@ _THOUSANDS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def batch_sizes(text: str) -> list[list[int]]:
-    """`0:384 200B:768`: pairs of an amount, with K, M, B or T for thousands, and a size."""
+    """`0:384 200B:768`: pairs of an amount, with K, M, B or T for thousands, and a size.
+
+    Returns the pairs [amount, size]; K, M, B, T are 10^3, 10^6, 10^9, 10^12. Raises ValueError for any other text.
+    """
     pairs = (pair.split(":") for pair in text.split())
     return [[_amount(amount), int(size)] for amount, size in pairs]
 
@@ -134,7 +172,11 @@ SPECS = (
 
 def spec(text: str) -> str:
     """A spec that flags describe: bailing, deepseek, gemma2, grok, hunyuan, longcat, minicpm, minimax, phi35_moe, plm,
-    qwen."""
+    qwen.
+
+    Returns the text itself, if it is `layer_spec`, `mtp_spec`, or a path whose last part is one of SPECS. Raises
+    ValueError for any other.
+    """
     if text not in ("layer_spec", "mtp_spec") and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)
     return text
@@ -183,8 +225,8 @@ def _unrolled(text: str) -> str:
 
 
 def layers_of_stages(stages: Sequence[str], pipeline_size: int) -> list[int] | list[list[int]]:
-    """The number of layers of each stage, or for each chunk of each stage where stages have several, as
-    `--num-layer-list` has them. stages: letters of each virtual stage."""
+    """The number of layers of each stage; where stages have several chunks a list of these for each chunk, as
+    `--num-layer-list` has them. stages: letters of each virtual stage; pipeline_size: the number of stages."""
     counts = [stage.count("t") for stage in stages]
     chunks = [counts[start : start + pipeline_size] for start in range(0, len(counts), pipeline_size)]
     return chunks if len(chunks) > 1 else counts

@@ -10,8 +10,9 @@ python included. Only torchrun, deepspeed, srun, msrun and `python -m torch.dist
 stand-ins on the PATH, which start msrun with the same processes, program and arguments. With --print the commands up to
 the first launch run as well; there the script is ended, and nothing is trained.
 
-A program that needs PyTorch is replaced by examples/gpt/pretrain_gpt.py, whose flags are checked before anything is
-started. Exit code: the script's; 1 if a word of a launch stayed open, 2 if training refuses a flag.
+A program that needs PyTorch, or is not there, is replaced by examples/gpt/pretrain_gpt.py, whose flags are checked
+before anything is started. Exit code: the script's; 1 if a value of a launch, or the program of --program, is missing,
+or if there is no launch; 2 if training refuses a flag.
 """
 
 import argparse

@@ -64,12 +64,15 @@ class How:
 
 
 def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: None) -> int:
-    """Print or start a launch, and return the exit code. said: is called with that code for a launch that is not
-    started, and with 0 for one that is.
+    """Check a launch, print or start it as `how` says, and return the exit code. The program becomes `how.program`;
+    where that is None, `EXAMPLE` in place of one that is PyTorch's or is not there. said: is called once, after the
+    findings are told and before the command is printed or started, with the code of a launch that is not started, else
+    with 0.
 
-    The code is `UNRESOLVED` for a word that the shell left open, an option without its value or a program that does not
-    exist, `REFUSED` for a flag that training refuses; otherwise it is msrun's, or 0 for a launch that was only to be
-    printed or checked.
+    The code is `UNRESOLVED` for a word that the shell left open, an option without its value, a program that is no
+    Python file, or a `how.program` that does not exist; `REFUSED` where the program is `EXAMPLE` (flags of another are
+    not read), for flags that training would refuse or, unless it is only printed, data that it would refuse or a run
+    that does not fit this host; 0 for a launch that was only to be printed or checked; else msrun's.
     """
     unresolved = [*launch.unresolved, *_open_words(launch)]
     notes = [] if unresolved else _choose_program(launch, how.program)
@@ -147,7 +150,7 @@ def words(launch: Launch) -> list[str]:
 
 
 def pretty(command: Sequence[str]) -> str:
-    """A command as text for a shell, an option on each line."""
+    """A command as text for a shell; each option, and each .py file, begins a line."""
     lines = [shlex.quote(command[0])]
     for word in command[1:]:
         if word.startswith("--") or word.endswith(".py"):

@@ -54,8 +54,8 @@ MSRUN = Grammar(
 
 
 def take_apart(words: Sequence[str], grammar: Grammar) -> tuple[dict[str, str], Launch]:
-    """The launcher's own options that act, by name, and a launch without options of the rest: program, arguments,
-    findings, options left out."""
+    """(The launcher's own options that act, name -> value; the rest as a launch with empty `options`: program,
+    arguments, findings about options without a value, names of options left out)."""
     rest, options, launch = list(words), {}, Launch({}, "", [])
     while rest and rest[0].startswith("-") and len(rest[0]) > 1:
         flag, name, value = _option(rest.pop(0), grammar)
@@ -83,7 +83,8 @@ def _option(word: str, grammar: Grammar) -> tuple[str, str, str | None]:
 
 
 def torchrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The launch of `torchrun`, `python -m torch.distributed.run` or `.launch`."""
+    """The launch of `torchrun`, `python -m torch.distributed.run` or `.launch`, by the words behind it. environment:
+    not read."""
     options, launch = take_apart(words, TORCHRUN)
     address, _, port = options.get("rdzv_endpoint", "").partition(":")
     return _on_hosts(
@@ -98,7 +99,8 @@ def torchrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def deepspeed(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The launch of DeepSpeed's launcher, on one host or, with `--no_ssh`, on each of several."""
+    """The launch of DeepSpeed's launcher, by the words behind it, on one host or, with `--no_ssh`, on each of several.
+    environment: not read."""
     options, launch = take_apart(words, DEEPSPEED)
     devices = options.get("include", "").partition(":")[2]
     included = str(len(devices.split(","))) if devices and "@" not in devices else None
@@ -126,8 +128,8 @@ def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The program and arguments of an `srun` command; `options` are SLURM_NNODES and SLURM_NTASKS_PER_NODE (`tasks`).
-    Without a program there is a finding."""
+    """The program and arguments of an `srun` command, by the words behind `srun`; the launch's `options` are
+    SLURM_NNODES and SLURM_NTASKS_PER_NODE (`tasks`). Without a program there is a finding in it."""
     options, launch = take_apart(words, SRUN)
     launch.options = tasks(options, environment)
     if not launch.program:
@@ -136,18 +138,29 @@ def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def tasks(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Slurm's variables (name -> value) for the tasks that options of `sbatch` or `srun` ask for, else those of the
-    environment."""
-    hosts = options.get("nodes", environment.get("SLURM_NNODES", "1"))
+    """Slurm's variables (SLURM_NNODES, SLURM_NTASKS_PER_NODE -> value) for the tasks that options of `sbatch` or `srun`
+    ask for; each number by its option, else by the environment; without any number one host, and one task on each.
+
+    All tasks (--ntasks; SLURM_NTASKS where nothing gives the tasks on a host) are divided by the hosts, of which there
+    are at most as many as tasks. As in srun's manual --ntasks goes before the tasks on a host, which are then the most
+    that there may be, and say the number of hosts where nothing else does."""
+    hosts = options.get("nodes", environment.get("SLURM_NNODES"))
     on_a_host = options.get("ntasks_per_node", environment.get("SLURM_NTASKS_PER_NODE"))
-    if on_a_host is None:
-        every = options.get("ntasks", environment.get("SLURM_NTASKS", hosts))
-        on_a_host = str(int(every) // int(hosts)) if f"{every}{hosts}".isdecimal() and int(hosts) else every
-    return {"SLURM_NNODES": hosts, "SLURM_NTASKS_PER_NODE": on_a_host}
+    every = options.get("ntasks", environment.get("SLURM_NTASKS") if on_a_host is None else None)
+    given = [number for number in (every, hosts, on_a_host) if number is not None]
+    if every is not None and all(number.isdecimal() and int(number) for number in given):
+        total = int(every)
+        nodes = -(-total // int(on_a_host or total)) if hosts is None else min(int(hosts), total)
+        hosts, on_a_host = str(nodes), str(total // nodes)
+    elif every is not None and (on_a_host is None or not every.isdecimal()):
+        on_a_host = every
+    found = {"SLURM_NNODES": hosts, "SLURM_NTASKS_PER_NODE": on_a_host}
+    return {name: "1" if number is None else number for name, number in found.items()}
 
 
 def msrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The launch of msrun's own command line, as it is."""
+    """The launch of msrun's own command line, as it is, but without a `python` before the script. environment: not
+    read."""
     options, launch = take_apart(words, MSRUN)
     launch.options = options
     _number(Setting("--worker_num", options.get("worker_num", "8")), 1, launch.unresolved)

@@ -29,9 +29,11 @@ _PLACEHOLDER = re.compile(r"<[^>]*>")
 
 
 def run(script: Path, arguments: Sequence[str], how: How) -> int:
-    """Run a script by bash, and return its exit code, or that of a launch that was not started.
+    """Run a script by bash, and return its exit code, or the largest code of launches that were not started, if any;
+    UNRESOLVED if it launches nothing, or if no stand-in can take the place of a launcher in it; INTERRUPTED after
+    Ctrl-C.
 
-    To print only, the script runs until its first launch and is ended there.
+    To print only, the script runs until its first launch and is ended there; the code is 0 if that could start.
     """
     text = script.read_text(errors="replace")
     if unseen := list(_unseen(text)):

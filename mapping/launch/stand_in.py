@@ -1,7 +1,8 @@
 """The program that a script starts as `torchrun`, `python`, `srun` ... while `launch` runs it.
 
-A launch goes on as one of msrun, any other call of python to the real one. This file is run by its path: nothing of
-ours is imported before it is known that something is launched, so that a script's other calls of python stay fast.
+A call that launches training becomes a launch by msrun; any other call of python is passed on to the real python. This
+file is run by its path: nothing of ours is imported before it is known that something is launched, so that a script's
+other calls of python stay fast.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 PYTHONS = ("python", "python3")
 NAMES = (*PYTHONS, "torchrun", "deepspeed", "srun", "msrun")
 HOW, CODES = "how.json", "codes"
-"""Names of files beside the stand-ins: the options of `launch`, and the exit code of each launch."""
+"""Names of files beside the stand-ins: the options of `launch`, and the code that `begin` says of each launch."""
 IN_SRUN = "MEGATRON_LAUNCH_IN_SRUN"
 """Name of the environment variable that is set for programs that srun starts."""
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The module or file that a python command line runs ("" for code), and the words behind it."""
+    """The module or file that a python command line runs, and the words behind it; "" and no words for one that runs
+    code, the standard input, or nothing."""
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "-m", "-c"):
         position += 2 if words[position] in ("-W", "-X") else 1
@@ -36,7 +38,8 @@ def split(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def launched_by(name: str, words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The name of the launcher that a command is, and its command line; None for a python that launches nothing."""
+    """(Name of the launcher that a command is, the words for it). A python is torchrun with -m torch.distributed.run or
+    .launch, srun with a .py file inside of an srun of several tasks, else None; any other name stays as it is."""
     if name not in PYTHONS:
         return name, list(words)
     target, rest = split(words)
@@ -66,7 +69,8 @@ def _without(folder: str) -> str:
 
 
 def main(path: str, words: Sequence[str]) -> int:
-    """Do what the stand-in at `path` was called for, and return the exit code."""
+    """Do what the stand-in at `path` was called for with `words`, and return the exit code. A python that launches
+    nothing becomes the real one, and an srun with nothing unresolved the program that it starts; neither returns."""
     folder, name = os.path.split(path)
     launch = launched_by(name, words)
     if launch is None:
@@ -86,7 +90,9 @@ def main(path: str, words: Sequence[str]) -> int:
 
 
 def in_script(launch: Launch, folder: str) -> int:
-    """Print or start a launch of a script, and return the exit code. folder: that of the stand-ins."""
+    """Print or start a launch of a script, and return the exit code of `begin`. The code that `begin` gives to `said`
+    is appended to the file CODES in the stand-ins' `folder`. A launch that is only printed ends the script by
+    SIGTERM."""
     from dataclasses import replace
     from pathlib import Path
 
@@ -110,8 +116,8 @@ def _in_foreground() -> bool:
 
 
 def end(code: int) -> NoReturn:
-    """End this process with an exit code; after Ctrl-C by its signal, as every program does, so that the shell ends the
-    script."""
+    """End this process with an exit code; with 130, which means Ctrl-C, by that signal, as every program does, so that
+    the shell ends the script."""
     if code == 128 + signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

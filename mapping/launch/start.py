@@ -21,7 +21,8 @@ from parallel_core.system.terminal import Screen
 
 
 def train_iters(command: Sequence[str]) -> int | None:
-    """The number of steps that the command asks for; None where it stands in a file or is counted in samples."""
+    """The number of the command's last --train-iters; None without one, as where it stands in a file, or training is
+    counted in samples."""
     words = " ".join(command).replace("--train-iters=", "--train-iters ").split()
     counts = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--train-iters"]
     return int(counts[-1]) if counts and counts[-1].isdigit() else None
@@ -29,7 +30,7 @@ def train_iters(command: Sequence[str]) -> int | None:
 
 def show(lines: Iterable[str], total: int | None, output: TextIO) -> None:
     """Show the lines of a run: on a terminal steps update its last line, and other lines are put above it; elsewhere
-    every line is written as it is."""
+    every line is written as it is. total: steps of the run; None: taken from the lines, if one says it."""
     screen = Screen(output, total)
     for line in lines:
         screen.write(line)
@@ -45,10 +46,12 @@ _GRACE_SECONDS = 1.0
 
 
 def start(command: Sequence[str], ends_with_parent: bool) -> int:
-    """Run msrun to its end, show what it prints, and return its exit code, 130 after Ctrl-C, 143 after SIGTERM.
+    """Run msrun with the words of `command` behind the first, show what it prints (`without_noise`), and return its
+    exit code, 130 after Ctrl-C, 143 after SIGTERM.
 
     SIGTERM goes on to the ranks, for which msrun then waits: with --exit-signal-handler they save. With
-    `ends_with_parent` the end of the process that started this one counts as SIGTERM.
+    `ends_with_parent` the end of the process that started this one counts as SIGTERM. Raises SystemExit if msrun is not
+    on the PATH.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` makes children ignore SIGINT
@@ -97,7 +100,8 @@ def _interrupt(process: subprocess.Popen[str]) -> None:
 
 
 def of_shell(code: int) -> int:
-    """A child's exit code as a shell gives it: 128 and the number of the signal that ended it."""
+    """A child's exit code as a shell gives it: 128 + the number of the signal if one ended it (-number here), else the
+    code as it is."""
     return code if code >= 0 else 128 - code
 
 
@@ -126,7 +130,8 @@ def _msrun() -> str:
 
 
 def end_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when the one that started it has ended."""
+    """Have the kernel send this process SIGTERM when the thread that started it has ended, at the latest with its
+    process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -160,8 +165,8 @@ _NOISE = ("Distributed job is spawned", "The '--tail_worker_log' is:")
 
 
 def without_noise(lines: Iterator[str]) -> Iterator[str]:
-    """The lines without msrun's own traceback, without its warnings that it waits and that ranks are not shown, and
-    without the command that it prints for each process: a rank's messages get lost among them."""
+    """The lines without msrun's own traceback but for its last line, without its warnings that it waits and that ranks
+    are not shown, and without the command that it prints for each process: a rank's messages get lost among them."""
     for line in lines:
         if _OF_MSRUN in line and any(words in line for words in _NOISE):
             continue

@@ -60,8 +60,9 @@ class Said:
     findings: list[Finding] = field(default_factory=list)
 
     def values(self, config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
-        """The values of a saved configuration at these paths. A value that its option cannot have becomes a finding.
-        source: the checkpoint's folder."""
+        """The values of a saved configuration at these paths, without those that are None, but for the type of
+        rope_scaling, whose None says that there is none. A value that its option cannot have becomes a finding. source:
+        the checkpoint's folder."""
         for path in paths:
             value = get(config, path)
             if value is not None or path == _NONE_COUNTS:
@@ -77,8 +78,9 @@ class Said:
 
 
 def read(given: Sequence[Given]) -> Said:
-    """The values that --use-checkpoint-args takes from the checkpoint of --load, both read from `given` (the stronger
-    value later); empty without that flag, and at the first start of a run, when the flags decide."""
+    """The values that --use-checkpoint-args takes from the checkpoint of --load; both flags are read from `given`,
+    where of two values the stronger comes later. Empty without that flag, and at the first start of a run, when the
+    flags decide. A missing --load, and a checkpoint that cannot be read, become findings."""
     asked = {entry.target: entry.value for entry in given}
     if not asked.get(_ASKS):
         return Said()

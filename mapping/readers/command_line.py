@@ -36,8 +36,8 @@ class CommandLine:
 def scan(
     argv: Sequence[str], extra_args_provider: ExtraArgs | None = None, args_defaults: Mapping[str, Any] | None = None
 ) -> CommandLine:
-    """Scan `argv` by the flag table, and by the parser of the flags that `extra_args_provider` adds. args_defaults:
-    defaults that the script sets, by attribute."""
+    """The result of scanning `argv` by the flag table, and by the parser of the flags that `extra_args_provider` adds.
+    args_defaults: defaults that the script sets, by attribute. What is wrong in argv becomes findings."""
     line, parser, words_of_extra = CommandLine(), _extra_parser(extra_args_provider), []
     options: Mapping[str, Any] = parser._option_string_actions
     for name, inline, words in _clauses(argv):
@@ -146,6 +146,10 @@ def _value(row: Flag, words: list[str]) -> Any:
     return converted[0] if one else converted
 
 
+_NO_VALUE = ValueError, SyntaxError, TypeError, AttributeError, OverflowError
+"""The errors of readers of values that are none of theirs."""
+
+
 class Unreadable(ValueError):
     """A word that its flag cannot have as a value; `rule` says what it must be."""
 
@@ -155,11 +159,11 @@ class Unreadable(ValueError):
 
 
 def convert(row: Flag, word: str) -> Any:
-    """The value of one word, by the row's reader and choices; raises `Unreadable`."""
+    """The value of one word, by the row's reader and choices. Raises `Unreadable` for a word that these do not take."""
     assert row.type is not None
     try:
         value = row.type(word)
-    except (ValueError, SyntaxError, TypeError, OverflowError):
+    except _NO_VALUE:
         raise Unreadable(word, f"must be {kind(row.type)}") from None
     if row.choices and value not in row.choices:
         raise Unreadable(
@@ -169,8 +173,8 @@ def convert(row: Flag, word: str) -> Any:
 
 
 def taken(row: Flag, value: Any) -> Any:
-    """A value of a file or a script as the flag's reader would give it: YAML takes 1e-5 for text. Raises
-    `Unreadable`."""
+    """A value of a file or a script as the flag's reader would give it: YAML takes 1e-5 for text. Raises `Unreadable`
+    for one that the flag cannot have."""
     if row.type is None:
         if not isinstance(value, bool):
             raise Unreadable(repr(value), "must be true or false")
@@ -190,7 +194,7 @@ def _taken(row: Flag, value: Any) -> Any:
         return value
     try:
         return row.type(value)  # type: ignore[misc]
-    except (ValueError, TypeError, AttributeError):
+    except _NO_VALUE:
         raise Unreadable(repr(value), f"must be {kind(row.type)}") from None  # type: ignore[arg-type]
 
 
@@ -202,14 +206,15 @@ def kind(read: Callable[[str], Any]) -> str:
 
 
 def world_size_of_environment() -> int | None:
-    """The number of processes of this job, as the launcher's environment says; None without a launcher."""
+    """The number of processes of this job, as the launcher's environment says; None without a launcher. Raises
+    ValueError if that is no number."""
     names = ("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE")
     return next((int(os.environ[name]) for name in names if os.environ.get(name)), None)
 
 
 def rank_of_environment() -> int:
     """This process's rank, as the launcher's environment says, 0 without a launcher; -1 for the launcher's scheduler,
-    which runs the same script."""
+    which runs the same script. Raises ValueError if that is no number."""
     if is_scheduler():
         return -1
     return int(next((os.environ[name] for name in ("RANK_ID", "RANK") if os.environ.get(name)), "0"))

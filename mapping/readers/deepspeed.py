@@ -35,16 +35,25 @@ def stage(value: Any, entries: Entries) -> Values:
 
 
 def learning_rate(value: Any, entries: Entries) -> Values | str:
-    """The meaning of the optimizer's learning rate: --lr, or nothing where the schedule has a largest rate, which
-    DeepSpeed takes."""
+    """The meaning of the optimizer's learning rate: --lr. Where the schedule has a number as its largest rate,
+    DeepSpeed takes that: then the reason, a str, why the key does nothing, unless the file gives the rate as `auto`."""
     other = "scheduler.params.warmup_max_lr"
     if entries.get("optimizer.params.lr") != "auto" and isinstance(entries.get(other), int | float):
         return f"as in DeepSpeed, {other} counts"
     return {"lr": float(value)}
 
 
+def betas(value: Any, entries: Entries) -> Values:
+    """The meaning of Adam's two averages' decays. Raises ValueError for what is no list of two numbers."""
+    is_pair = isinstance(value, list | tuple) and len(value) == 2
+    if not is_pair or any(isinstance(part, bool) or not isinstance(part, int | float) for part in value):
+        raise ValueError("must be two numbers")
+    return {"adam_beta1": value[0], "adam_beta2": value[1]}
+
+
 def if_read(meaning: Meaning, other: str, *wanted: str) -> Meaning:
-    """The meaning of a key that DeepSpeed reads only where the key `other` has one of the `wanted` values."""
+    """The meaning of a key that DeepSpeed reads only where the key `other` has one of the `wanted` values: `meaning`
+    there, elsewhere the reason why it does nothing, a str."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         is_read = entries.get(other) in wanted
@@ -100,7 +109,7 @@ KEYS: dict[str, Meaning] = {
     "bf16.enabled": to("bf16"),
     "optimizer.type": words(OPTIMIZERS),
     "optimizer.params.lr": learning_rate,
-    "optimizer.params.betas": lambda value, entries: {"adam_beta1": value[0], "adam_beta2": value[1]},
+    "optimizer.params.betas": betas,
     "optimizer.params.eps": to("adam_eps", read=float),
     "optimizer.params.weight_decay": to("weight_decay", read=float),
     "optimizer.params.adam_w_mode": to("decoupled_weight_decay"),
@@ -211,7 +220,8 @@ class DeepSpeed(NamedTuple):
 
 
 def read(path: str) -> DeepSpeed:
-    """The values of a file, those that it leaves to the flags, and findings. Raises nothing."""
+    """The values of a file, those that it leaves to the flags, DeepSpeed's defaults, and findings: also about a file
+    that cannot be read."""
     try:
         content = _loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -253,7 +263,7 @@ def _read_key(key: str, value: Any, entries: Entries, said: DeepSpeed, path: str
     is_auto = value == "auto"
     try:
         meaning = _arguments(key, _PROBES.get(key, 1) if is_auto else value, entries)
-    except (TypeError, IndexError, OverflowError):
+    except (TypeError, OverflowError):
         said.findings.append(Finding(key, repr(value), "is not a value of this key", "change it", path))
     except ValueError as error:
         said.findings.append(Finding(key, repr(value), str(error), "change it", path))
@@ -279,7 +289,8 @@ def _arguments(key: str, value: Any, entries: Entries) -> Values | str:
 
 
 def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:
-    """(A note for each `auto` with the value that its argument got, a finding for each whose argument has none)."""
+    """(A note for each `auto` with the value that its argument got, a finding for each whose argument has none; for
+    --loss-scale None is a value)."""
     notes, findings = [], []
     for key, row in autos:
         value = attrgetter(row.target)(config)

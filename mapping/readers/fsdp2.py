@@ -22,30 +22,34 @@ def sharding_size(value: Any, entries: Entries) -> Values | str:
 
 def reshard(value: Any, entries: Entries) -> Values:
     """The meaning of reshard_after_forward: whether weights are gathered again for the backward: true for every value
-    but false, also for a number of ranks (in FSDP2 so many ranks would keep the weights between them)."""
+    but false, also for a number of ranks (in FSDP2 so many ranks would keep the weights between them). Raises
+    ValueError for any other value."""
     if not isinstance(value, int) or value < 0:
         raise ValueError("must be true, false or a number of ranks")
     return {"parallel_optimizer_comm_recompute": value is not False}
 
 
 def computes_in(value: Any, entries: Entries) -> Values | str:
-    """The meaning of param_dtype: a demand that the model computes in this type; nothing if it is empty."""
+    """The meaning of param_dtype: a demand that the model computes in this type; for null the reason why it does
+    nothing. Raises ValueError for an unknown type."""
     if value is None:
         return "the model says it"
-    if value not in _TYPES:
+    if not isinstance(value, str) or value not in _TYPES:
         raise ValueError(f"must be one of {', '.join(_TYPES)}")
     rule, fix = "the model computes in {}", "write that, or change --bf16 or --fp16"
     return {"": Demand(value, "compute_dtype", lambda has: has == _TYPES[value], rule, fix)}
 
 
 def gives(value: Any, entries: Entries) -> Values | str:
-    """The meaning of output_dtype, the type of what a wrapped module returns: fp32, which rounds nothing, does nothing;
-    other types mean what they do as param_dtype."""
+    """The meaning of output_dtype, the type of what a wrapped module returns: for fp32 the reason why it does nothing,
+    for other types the meaning that they have as param_dtype."""
     return "it rounds nothing" if value == "fp32" else computes_in(value, entries)
 
 
 def recomputed(value: Any, entries: Entries) -> Values | str:
-    """The meaning of recompute_modules: whole layers, or modules of each, by Megatron-Core's names of their classes."""
+    """The meaning of recompute_modules: whole layers, or modules of each, by Megatron-Core's names of their classes;
+    for an empty list or null the reason why it does nothing. Raises ValueError for what is no list, or another
+    class."""
     if not value:
         return "it asks for nothing"
     if not isinstance(value, Sequence) or isinstance(value, str):
@@ -75,12 +79,12 @@ KEYS: dict[str, Meaning] = {
     "recompute_modules": recomputed,
     **each("pin_memory num_to_forward_prefetch num_to_backward_prefetch", nothing("only speed changes")),
 }
-"""The arguments that each key gives, or the reason why it does nothing."""
+"""Key -> its meaning, in arguments."""
 
 
 def read(path: str | None) -> tuple[list[Given], list[Finding]]:
-    """The values of a file, if one is named, and what is wrong with it. One that is not there says nothing: whether it
-    is there is asked where files of the data and the tokenizer are looked for (`mapping.files`)."""
+    """The values of a file, and what is wrong with it. No file (None), and one that is not there, give two empty lists:
+    `mapping.files` looks whether it is there, as for files of the data and the tokenizer."""
     import yaml
 
     if path is None:

@@ -49,13 +49,13 @@ def to(*targets: str, read: Callable[[Any], Any] = lambda value: value) -> Meani
 
 
 def unless(target: str) -> Meaning:
-    """The meaning of a key whose value's opposite goes into the field."""
+    """The meaning of a key whose value's opposite, true or false, goes into the field."""
     return lambda value, entries: {target: not value}
 
 
 def words(table: Mapping[Any, Values | str | Meaning]) -> Meaning:
-    """The meaning of a key whose value is one of the words of `table`, each with fields or a reason of its own; other
-    values are refused."""
+    """The meaning of a key whose value is one of the words of `table`, each with fields, a reason or a meaning of its
+    own; any other value raises ValueError."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if not isinstance(value, str | int | float | bool | None) or value not in table:
@@ -67,8 +67,8 @@ def words(table: Mapping[Any, Values | str | Meaning]) -> Meaning:
 
 
 def equals(target: str, wanted: str, among: Collection[str]) -> Meaning:
-    """The meaning of a key whose value is one of the words `among`: the field becomes true for the word
-    `wanted`, else false."""
+    """The meaning of a key whose value is one of the words `among`: the field becomes true for the word `wanted`, false
+    for the others of them; any other value raises ValueError."""
     return words({word: {target: word == wanted} for word in among})
 
 
@@ -92,8 +92,8 @@ def repeats(field: str) -> Meaning:
 
 
 def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meaning:
-    """The meaning of a feature that is out of scope: the values `off`, false and empty ones do nothing, for
-    `reason`; others are refused, in a sentence that begins with `what`."""
+    """The meaning of a feature that is out of scope: the values `off`, false, 0, None and empty ones do nothing, for
+    `reason`; others raise ValueError, with a sentence that begins with `what`."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if value in (*off, False, None) or value in ([], {}, ""):
@@ -104,7 +104,8 @@ def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meani
 
 
 def parts(table: Mapping[str, Meaning]) -> Meaning:
-    """The meaning of a dictionary whose keys have the meanings in `table`; unknown keys are refused."""
+    """The meaning of a dictionary whose keys have the meanings in `table`; keys whose value is None are left out. It
+    raises ValueError for unknown keys and for what is no dictionary; without a key that is left it does nothing."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if not isinstance(value, Mapping):
@@ -120,8 +121,9 @@ def parts(table: Mapping[str, Meaning]) -> Meaning:
 
 
 def part_meant(place: str, meaning: Meaning, value: Any, entries: Entries) -> Values:
-    """The fields that a part of a key fills. place: the part's path behind the key's name. Raises `WrongPart` with
-    `place` for a value that the meaning refuses."""
+    """The fields that a part of a key fills, each value `Placed`; for a part that does nothing a `Said` with the
+    reason, at `place`. place: the part's path behind the key's name. Raises `WrongPart` with `place`, or with the path
+    of a part within it, for a value that the meaning refuses."""
     try:
         found = meaning(value, entries)
     except WrongPart as error:
@@ -145,14 +147,24 @@ DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """The known names that begin with this one (up to three), then those that are spelt much alike (up to three)."""
+    """The known names that begin with this one (up to three), then those that are spelt much alike (up to three), none
+    twice."""
     name = f"--{name.lstrip(''.join(DASHES))}" if name.startswith(DASHES) else name
     longer = [full for full in known if full.startswith(name)]
     return [*dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))]
 
 
+_NO_FLAG, _NO_KEY = "there is no such flag", "there is no such key"
+
+
 def unknown(name: str, known: Sequence[str], source: str = "") -> Finding:
-    """The finding that there is no such flag or key, with the nearest known names."""
+    """The finding that there is no such flag or, if the name has no dash before it, no such key, with the nearest known
+    names. source: the file that has it."""
     near = nearest(name, known)
-    rule = "there is no such flag" if name.startswith(DASHES) else "there is no such key"
+    rule = _NO_FLAG if name.startswith(DASHES) else _NO_KEY
     return Finding(name, None, rule, f"did you mean {', '.join(near)}?" if near else "remove it", source)
+
+
+def is_unknown(finding: Finding) -> bool:
+    """Whether the finding is that there is no such flag or key."""
+    return finding.rule in (_NO_FLAG, _NO_KEY)

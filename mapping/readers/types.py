@@ -1,4 +1,4 @@
-"""The meanings of keys in files that are types of parts of the network: each is float32 or the type that the rest
+"""The meanings of keys in files that are types of parts of the network: most must be float32 or the type that the rest
 computes in."""
 
 from typing import Any
@@ -15,7 +15,8 @@ _COMPUTE_TYPE = (
 
 
 def computed_in(entries: Entries) -> str:
-    """The compute type that a file gives; float32 where it gives none."""
+    """The compute type that a file gives: bfloat16 if its bf16 is true, else float16 if its fp16 is, else by its first
+    key of the compute type; float32 where it gives none, or none that is known."""
     for name, sixteen_bits in (("bf16", "bfloat16"), ("fp16", "float16")):
         if entries.get(f"training_config.{name}") is True:
             return sixteen_bits
@@ -27,7 +28,8 @@ def computed_in(entries: Entries) -> str:
 
 
 def compute_dtype(value: Any, entries: Entries) -> Values:
-    """The meaning of the compute type: the field compute_dtype, and bf16 and fp16 as that type says."""
+    """The meaning of the compute type: the field compute_dtype, and bf16 and fp16 as that type says. Raises
+    ValueError for an unknown type."""
     kind = _read(value, FLOATS)
     return {"compute_dtype": kind, "bf16": kind == "bfloat16", "fp16": kind == "float16"}
 
@@ -52,7 +54,8 @@ def residual(value: Any, entries: Entries) -> Values:
 
 
 def either(reason: str) -> Meaning:
-    """The meaning of a type that changes nothing, for this reason: it must be float32 or the compute type."""
+    """The meaning of a type that changes nothing: a function that returns `reason` for float32 and the compute type,
+    and raises ValueError for any other."""
 
     def read(value: Any, entries: Entries) -> str:
         _read(value, ("float32", computed_in(entries)))

@@ -10,7 +10,7 @@ from parallel_core.findings import Finding, shown
 
 
 def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
-    """The values of a file, and findings about it. Raises nothing."""
+    """The values of a file, and findings about it: also about one that cannot be read."""
     import yaml
 
     try:
@@ -25,7 +25,8 @@ def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
 
 
 def values_of(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in one of the three layouts, told apart by their top keys, and findings about it."""
+    """The values of a dictionary in one of the three layouts, and findings about it. The first layout whose
+    `is_layout_of` is true counts, Megatron's before the nested one; if none is, that of sections."""
     layout = next(
         (layout for layout in (yaml_megatron, yaml_nested) if layout.is_layout_of(content)),
         yaml_sections,

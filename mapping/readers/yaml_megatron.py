@@ -7,7 +7,8 @@ from mapping.flags import ROWS, Flag
 from mapping.flags.flag import attribute
 from mapping.given import ROW_OF, Given
 from mapping.readers.command_line import Unreadable, taken
-from mapping.readers.meaning import Entries, Meaning, each, nothing, unknown, words
+from mapping.readers.meaning import Entries, Meaning, Values, each, nothing, unknown, words
+from parallel_core.config.serialise import leaves
 from parallel_core.findings import Finding
 
 HEADINGS = ("language_model", "model_parallel")
@@ -36,9 +37,15 @@ def _beside(other: str) -> Meaning:
     return lambda value, entries: f"{other} says it" if entries.get(other) is not None else ""
 
 
+def _no_heading(value: Any, entries: Entries) -> Values:
+    """The meaning of a heading with anything but keys below it, which is refused."""
+    raise ValueError("must hold keys with values")
+
+
 _NOTHING_ASKED = "it asks for nothing, as without it"
 
 KEYS: dict[str, Meaning] = {
+    **dict.fromkeys(HEADINGS, _no_heading),
     "activation_func": words({name: {"hidden_act": ours} for name, ours in ACTIVATIONS.items()}),
     **each("swiglu squared_relu openai_gelu", _beside("activation_func")),
     "gated_linear_unit": nothing("activation_func says it"),
@@ -82,16 +89,18 @@ KEYS: dict[str, Meaning] = {
 
 
 def is_layout_of(content: Mapping[str, Any]) -> bool:
-    """Whether the top keys of a file are those of this layout."""
+    """Whether one of this layout's HEADINGS is among the top keys of a file."""
     return any(heading in content for heading in HEADINGS)
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in this layout, and findings about it; a key without a value is left out."""
+    """The values of a dictionary in this layout, and findings about it. A key without a value is left out; one that
+    stands in several places, under a heading and at the top, gives a value for each."""
     given: list[Given] = []
     findings: list[Finding] = []
-    entries = {key: value for key, value in _entries(content) if value is not None}
-    for key, value in entries.items():
+    places = [(key, value) for key, value in _entries(content) if value is not None]
+    entries = dict(places)
+    for key, value in places:
         try:
             given += _read(key, value, entries, source)
         except Unreadable as error:
@@ -104,11 +113,9 @@ def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Fin
 
 
 def _entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if key in HEADINGS:
-            yield from (value or {}).items()
-        else:
-            yield key, value
+    for key, value in leaves(content, lambda path: path in HEADINGS):
+        heading, _, name = key.partition(".")
+        yield name if name and heading in HEADINGS else key, value
 
 
 _BY_DEST: dict[str, list[Flag]] = {}

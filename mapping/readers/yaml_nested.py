@@ -18,7 +18,7 @@ from parallel_core.findings import Finding
 
 
 def norm_type(value: Any, entries: Entries) -> Values:
-    """The meaning of the kind of norm: fused if the list of fused operators names rmsnorm."""
+    """The meaning of the kind of norm: RMSNorm is the fused one if the list of fused operators names rmsnorm."""
     fused = entries.get(f"{_PRECISION}.fused_operators")
     is_fused = isinstance(fused, str) and "rmsnorm" in _names(fused)
     return {"normalization": "FusedRMSNorm" if is_fused and value == "RMSNorm" else value}
@@ -46,7 +46,8 @@ apart."""
 
 
 def operators(fused: bool) -> Meaning:
-    """The meaning of a list of operators, with commas, that are fused (or are not). Unknown names are refused."""
+    """The meaning of a text with operators' names, separated by commas: they are fused, or with False are not; rmsnorm
+    counts only if fused, gradient_accumulation never. It raises ValueError for unknown names."""
 
     def read(value: str | None, entries: Entries) -> Values:
         names = _names(value)
@@ -140,14 +141,18 @@ _TREES = ("accelerate_config.", "train_config.", "model_config.llm.")
 
 
 def is_layout_of(content: Mapping[str, Any]) -> bool:
-    """Whether the top keys of a file are those of this schema."""
-    return "accelerate_config" in content or "train_config" in content or "llm" in content.get("model_config", {})
+    """Whether a file has accelerate_config, train_config or model_config.llm, each of which is of this schema alone."""
+    model = content.get("model_config")
+    in_model = isinstance(model, Mapping) and "llm" in model
+    return "accelerate_config" in content or "train_config" in content or in_model
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in this schema, and findings about it; a key without a value is left out.
+    """The values of a dictionary in this schema, and findings about it; a key without a value is left out. source: the
+    name of the dictionary, or of its file, in messages.
 
-    Keys that are none of this schema's are read as those of sections, which may stand beside it.
+    An unknown key below one of this schema's own top keys is a finding; all other keys are read as those of sections,
+    which may stand beside it.
     """
     entries = dict(leaves(content))
     own = {key for key in entries if key in KEYS or key in IGNORED}

@@ -35,7 +35,8 @@ for _path, _name in (
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in this layout, and findings about it; a key without a value is left out."""
+    """The values of a dictionary in this layout, and findings about it; a key without a value is left out. source: the
+    name of the dictionary, or of its file, in messages."""
     return read_entries(dict(leaves(_outside(content), lambda path: path in _GROUPS and path not in EARLIER)), source)
 
 
@@ -51,7 +52,8 @@ _GROUPS = {*SECTIONS, *(key.rpartition(".")[0] for key in EARLIER)}
 
 
 def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values, and findings, of a dictionary in this layout, given as path -> value."""
+    """The values, and findings, of a dictionary in this layout, given as path -> value; keys of MindFormers also give
+    values, as defaults, for others of its keys that are not written. source: as in `read`."""
     given = [*_unwritten(entries, source)]
     findings: list[Finding] = []
     for key, value in entries.items():
@@ -83,7 +85,8 @@ def _unwritten(entries: Mapping[str, Any], source: str) -> Iterator[Given]:
 def meant(
     key: str, meaning: Meaning, value: Any, entries: Mapping[str, Any], source: str
 ) -> tuple[list[Given], list[Finding]]:
-    """The values that a key's meaning gives, and findings about them; nothing for an empty value."""
+    """The values that a key's meaning gives for `value`, and findings about them; nothing for None and an empty text.
+    entries: all of the file, which the meaning may read, too; source: as in `read`."""
     if value is None or value == "":
         return [], []
     try:
@@ -153,7 +156,7 @@ def _unknown(key: str, source: str) -> Finding:
     if not near:
         return unknown(key, [*_NAMES], source)
     fix = f"did you mean {', '.join(f'{section}.{found}' for found in near)}?"
-    return Finding(key, None, "there is no such key", fix, source)
+    return unknown(key, [], source)._replace(fix=fix)
 
 
 def coerced(path: str, value: Any) -> Any:

@@ -41,7 +41,7 @@ def problems(folders: Sequence[Path], runs: Sequence[Run], is_watched: bool) -> 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command, and return its exit code."""
+    """Run the command, and return its exit code: 0, or 2 if something is wrong."""
     parser = command_line(__doc__, program("report"))
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT", help="a run's folder")
     parser.add_argument("--to", type=Path, help=f"file to write (default: {REPORT} in the first OUTPUT)")

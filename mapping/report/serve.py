@@ -12,7 +12,8 @@ HOST = "127.0.0.1"
 
 
 class Watched:
-    """The page of runs, whose files are read again on request; data are made again only where something has changed."""
+    """The page of runs, and its data; `data` reads the runs' files again, and makes the data again only where something
+    has changed."""
 
     def __init__(self, runs: Sequence[Run], script: str) -> None:
         self._runs, self._script = runs, script
@@ -20,7 +21,7 @@ class Watched:
         self._data, self._version = "", 0
 
     def page(self) -> str:
-        """The page as HTML."""
+        """The page as HTML, by what was read last of the files."""
         with self._lock:
             return html(page_of(self._runs), self._script, watched=True)
 
@@ -34,7 +35,8 @@ class Watched:
 
 
 class Server(ThreadingHTTPServer):
-    """A server that answers only requests for this host by name, so that no other site's page can read the figures."""
+    """A server that answers only requests whose Host is 127.0.0.1 or localhost, with its port, so that no other site's
+    page can read the figures."""
 
     def __init__(self, watched: Watched, port: int) -> None:
         super().__init__((HOST, port), Handler)
@@ -48,7 +50,8 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        """Answer a request; 403 for another host's name, 404 for another path."""
+        """Answer a request; 304 if the client has the data already, 403 for another host's name, 404 for another path,
+        503 if a run's file cannot be read."""
         if self.headers.get("Host") not in self.server.names:
             self.send_error(HTTPStatus.FORBIDDEN)
         elif self.path == "/":
@@ -84,7 +87,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(runs: Sequence[Run], script: str, port: int) -> int:
-    """Serve the page on `port` until Ctrl-C; returns the exit code 0. Raises OSError for a port that is taken."""
+    """Serve the page of runs on `port` (0: a free one) until Ctrl-C; returns the exit code 0. script: the text of
+    plotly.js. Raises OSError for a port that is taken."""
     with Server(Watched(runs, script), port) as server:
         print(f"http://{HOST}:{server.server_port}/  (Ctrl-C ends it)", flush=True)
         try:

@@ -1,1 +1,2 @@
-"""Attention in numbers: rotary angles and their scaling, changes of scores, the order of fused rows."""
+"""Attention in numbers: rotary angles and their scaling, changes and bounds of scores, the order of fused rows, linear
+attention as a recurrence."""

@@ -11,8 +11,8 @@ it multiplies (up). Each part is cut over the ranks on its own, so that a rank's
 
 
 def heads_of_group(query_heads: int) -> tuple[int, int, int]:
-    """The numbers of heads in one group of linear_qkv, in order: its query heads, its one key head, its one value
-    head."""
+    """The numbers of heads in one key/value group of linear_qkv, in order: its `query_heads` query heads (not the whole
+    model's), its one key head, its one value head."""
     return query_heads, 1, 1
 
 

@@ -14,13 +14,15 @@ from parallel_core.numerics.dtypes import Array
 
 
 def shrinking(largest: Array, threshold: float) -> Array:
-    """Eta [n] = min(1, threshold / largest score [n]) of each head; 1 for a head that has seen no score (-inf)."""
+    """Eta [n] of each head: threshold / largest score [n] where that score is above the threshold (which is above 0);
+    else 1, as for a head that has seen no score (-inf)."""
     return threshold / np.maximum(largest, threshold)
 
 
 def fused_rows(rows: QueryKeyValueRows, eta: Array, alpha: float) -> Array:
-    """Factors [(n + 2 g) d] of the rows of linear_qkv; those of values and gates are 1. Heads of a group share its key,
-    so that the group's least eta counts for all of them."""
+    """Factors of the rows of linear_qkv, [(n + 2 g) d], or [(2 n + 2 g) d] with gates: eta^alpha for queries, eta^(1 -
+    alpha) for keys, 1 for values and gates. eta [n]: of each query head; heads of a group share its key, so that the
+    group's least eta counts for all of them."""
     factors = np.ones(rows.count)
     for group, least in enumerate(eta.reshape(rows.groups, -1).min(axis=1)):
         queries, *_, keys, _ = rows.of_group(group)
@@ -30,14 +32,14 @@ def fused_rows(rows: QueryKeyValueRows, eta: Array, alpha: float) -> Array:
 
 
 def latent_query_rows(eta: Array, alpha: float, plain: int, rotary: int) -> Array:
-    """Factors [n (p + r)] of the rows of the linear that gives latent attention's queries: eta^alpha for plain
-    channels, eta for rotary ones."""
+    """Factors [n (p + r)] of the rows of the linear that gives latent attention's queries, head after head: eta^alpha
+    for its p `plain` channels, then eta for its r `rotary` ones. eta [n]: of each head."""
     return _of_heads((eta**alpha, plain), (eta, rotary))
 
 
 def latent_key_value_rows(eta: Array, alpha: float, plain: int, value: int) -> Array:
-    """Factors [n (p + e)] of the rows of linear_kv_up_proj: eta^(1 - alpha) for the keys' plain channels, 1 for
-    values."""
+    """Factors [n (p + e)] of the rows of linear_kv_up_proj, head after head: eta^(1 - alpha) for the p `plain` channels
+    of its key, then 1 for the e channels of its `value`. eta [n]: of each head."""
     return _of_heads((eta ** (1 - alpha), plain), (np.ones_like(eta), value))
 
 

@@ -19,7 +19,7 @@ from parallel_core.numerics.dtypes import Array
 
 
 def inverse_frequencies(head_size: int, percent: float = 1.0, base: float = 10000.0) -> Array:
-    """base^(-2i/r) for i < r/2, r = d x percent: radians a position, float32 [r/2]."""
+    """base^(-2i/r) for i < r/2, where r is head_size x percent rounded down: radians a position, float32 [r/2]."""
     width = int(head_size * percent)
     return 1.0 / np.float32(base) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
 
@@ -43,8 +43,8 @@ class Rotary:
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> Rotary | None:
         """The rotary embedding of the configuration's ordinary attention; None without rotary positions. number: the
-        global number of a layer, from 0; one with a window has the base --rope-local-base-freq, if given, and is not
-        stretched. None: a layer without a window."""
+        global number of a layer, from 0 (layers of multi-token prediction are as the decoder's last); one with a window
+        has the base --rope-local-base-freq, if given, and is then not stretched. None: a layer without a window."""
         window = config.sliding_window
         if not config.use_rotary_embedding:
             return None
@@ -60,7 +60,8 @@ class Rotary:
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> Rotary | None:
-        """The rotary embedding of the attention that the configuration has, latent or ordinary."""
+        """The rotary embedding of the attention that the configuration has, latent or ordinary (of a layer without a
+        window); None for ordinary attention without rotary positions."""
         return cls.of_latent_attention(config) if config.multi_latent_attention.enabled else cls.of(config)
 
     @classmethod
@@ -83,7 +84,8 @@ class Rotary:
 
     @property
     def back(self) -> Rotary:
-        """The rotary embedding by the opposite angles: it undoes the rotation of this one."""
+        """The rotary embedding by the opposite angles, with the same magnitude and without `within`: it undoes the
+        rotation of this one."""
         return replace(self, position_scale=-self.position_scale, within=None)
 
     @classmethod
@@ -189,8 +191,9 @@ def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longes
     """Frequencies [r/2] by LongRoPE (Ding et al., 2024) and the factor of cosines and sines: each pair's frequency is
     divided by a number of long_factor where `length` is above the original length, else of short_factor.
 
-    longest: tokens of the longest sequence of the model. The magnitude, if not given, is sqrt(1 + ln(longest /
-    original) / ln(original)).
+    longest: tokens of the longest sequence of the model, and the original length where none is given. The factor of
+    cosines and sines is --long-mscale or --short-mscale; if not given, sqrt(1 + ln(longest / original) / ln(original)),
+    or 1 if the longest is not above the original.
     """
     original = scaling.original_max_position_embeddings or longest
     divisors, magnitude = (
@@ -205,7 +208,7 @@ def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longes
 
 def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
     """Frequencies [r/2] by dynamic NTK scaling. lengths: length of the sequences over the original length; above 1 the
-    base grows by (factor x lengths - (factor - 1))^(r / (r - 2)), else frequencies stay."""
+    base grows by (factor x lengths - (factor - 1))^(r / (r - 2)), else, or with one pair alone, frequencies stay."""
     pairs = len(frequencies)
     if lengths <= 1 or pairs == 1:
         return frequencies

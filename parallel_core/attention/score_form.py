@@ -30,8 +30,8 @@ class ScoreForm:
     soft_cap: float | None = None
     """Scores become cap tanh(score / cap), between -cap and cap (Gemma 2, 2024); None: they stay."""
     slopes: tuple[float, ...] | None = None
-    """ALiBi's slope of each head, over all ranks: slope x (the key's position - the query's) is added to a score; None:
-    nothing is."""
+    """ALiBi's slope of each head, over all ranks (0 for heads that only fill up the last ranks): slope x (the key's
+    position - the query's) is added to a score; None: nothing is."""
 
     @classmethod
     def of(cls, config: ModelConfig, layer: int) -> "ScoreForm":
@@ -61,15 +61,16 @@ class ScoreForm:
         return slopes.reshape(-1, *[1] * distances.ndim) * distances.astype(np.float32)
 
     def sees_all(self, queries: Array, keys: Array) -> bool:
-        """Whether no key lies before the window of any query; positions of queries and keys ascend."""
+        """Whether no key lies before the window of any query. queries, keys: their positions, ascending."""
         return self.window is None or keys[0] >= queries[-1] - self.window
 
     def sees_nothing(self, queries: Array, keys: Array) -> bool:
-        """Whether all keys lie before the window of every query; positions of queries and keys ascend."""
+        """Whether all keys lie before the window of every query. queries, keys: their positions, ascending."""
         return self.window is not None and keys[-1] < queries[0] - self.window
 
     def before_window(self, queries: Array, keys: Array) -> Array:
-        """Whether each key lies before the window of each query, bool [q, k]; positions ascend."""
+        """Whether each key lies before the window of each query, bool [q, k], by the positions of q queries and k keys.
+        For a form with a window only (AssertionError)."""
         assert self.window is not None
         return keys < queries[:, None] - self.window
 

@@ -21,8 +21,8 @@ def starts_after(is_end: NDArray[np.bool_]) -> Starts:
 
 
 def wrong_starts(starts: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-    """Places [b, s] where a script's starts are wrong: the number is neither the position's own nor that of the
-    position before."""
+    """Whether each of a script's document starts [b, s] is wrong, bool [b, s]: neither the position's own number nor
+    the start that the position before has."""
     wrong = starts != np.arange(starts.shape[-1])
     wrong[:, 1:] &= starts[:, 1:] != starts[:, :-1]
     return np.asarray(wrong)
@@ -36,8 +36,8 @@ def dense_mask(starts: Starts) -> NDArray[np.bool_]:
 
 
 def ends_in_rows(starts: Starts) -> tuple[int, ...]:
-    """For each document of [b, s], row after row, the number of positions up to its end, counted over all rows: the
-    cumulative lengths that fused operators take."""
+    """For each document of starts [b, s], row after row, the number of positions up to its end, its own and those of
+    all documents and rows before: the cumulative lengths that fused operators take."""
     is_first = starts == np.arange(starts.shape[-1], dtype=np.int32)
     firsts = np.flatnonzero(is_first)
     return (*map(int, firsts[1:]), starts.size)

@@ -84,8 +84,9 @@ class BatchEntry:
 
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """The batch with rows of zeros behind each entry's own, `rows` altogether. No token of the new rows counts: if the
-    batch has labels and no loss mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
+    """A copy of the batch with rows of zeros behind those of each `BatchEntry`, `rows` altogether; an entry that has as
+    many, and anything else, stays. No token of the new rows counts: if labels are filled up and the batch has no loss
+    mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
     short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
     if LABELS in short and LOSS_MASK not in batch:
         short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
@@ -109,7 +110,7 @@ class ContextShard:
 
     def sequence(self, array: Array, name: str = "array") -> Array:
         """The rank's positions of whole sequences [b, s, ...]. name: the entry's, for the error. Raises ValueError
-        where s does not divide."""
+        unless s is a multiple of the layout's `divisor`."""
         length, divisor = array.shape[1], self.layout.divisor
         if length % divisor:
             raise ValueError(
@@ -129,8 +130,9 @@ class ContextShard:
         return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
 
     def entry(self, name: str, entry: Any) -> Any:
-        """A `BatchEntry` of whole sequences -> one of this rank's shards. An entry that is sharded already, one without
-        sequences, and anything else stay."""
+        """A `BatchEntry` of whole sequences -> one of this rank's shards (`sequence`; `queries` of what says which keys
+        a query sees). With one context-parallel rank all stay; else an entry that is sharded already, one without
+        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence`."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)
@@ -162,7 +164,8 @@ class StepBatch:
         self.entries, self.micro_batches, self.context = entries, micro_batches, context
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
-        """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without`."""
+        """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without` and the
+        entry of lengths: by that, sequences [b, s] are cut to the micro-batch's longest row."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
         rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}

@@ -76,7 +76,8 @@ class BatchRules:
 
     def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
         """A sentence for each entry (tokens, labels, position ids) with an id that its embedding has no row for, in a
-        batch from which a script makes the model's inputs itself: labels may be -100 there."""
+        batch from which a script makes the model's inputs itself: labels may be -100 there, and any id where the loss
+        mask is 0."""
         entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), BatchEntry)}
         whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
         found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())

@@ -12,8 +12,8 @@ from parallel_core.initial_values import Normal
 
 
 def adapted(block: Kind, config: ModelConfig, path: str) -> Kind:
-    """The part `block` of a model, which stands at `path`, with adapters at the linears that the configuration names;
-    with adapters all linears are frozen."""
+    """The part `block` of a model, which stands at `path`, with adapters at the linears that --lora-target-modules
+    names, and with all its linears frozen; the block itself without LoRA."""
     if not config.lora_config.use_lora:
         return block
 

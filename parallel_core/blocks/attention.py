@@ -73,11 +73,13 @@ class CoreAttention(Block):
         yield attention(flops / micro_batch.tensor, moved, scores / micro_batch.tensor)
 
     def local_groups(self, tensor: int) -> int:
-        """Key/value heads of one of `tensor` tensor-parallel ranks; ranks that share a head have one each."""
+        """The number of key/value heads that each of `tensor` tensor-parallel ranks holds, those that fill up the last
+        ranks of an uneven cut included; ranks that share a head have one each."""
         return share(self.groups, tensor)
 
     def local_heads(self, tensor: int) -> int:
-        """Query heads of one of `tensor` tensor-parallel ranks."""
+        """The number of query heads that each of `tensor` tensor-parallel ranks holds, those that fill up the last
+        ranks of an uneven cut included."""
         return share(self.heads, tensor, self.heads // self.groups if self.groups >= tensor else 1)
 
     def _key_value_heads(self, micro_batch: MicroBatch) -> int:
@@ -131,8 +133,8 @@ class CoreAttention(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes of queries, keys and values; of each row of scores the maximum and the sum in float32; and of the
-        output, unless the next linear keeps the very same tensor as its input: where Ulysses sends the output on, or
-        where the ring or sinks give it in float32."""
+        output where it is not the very tensor that the next linear keeps as its input: where Ulysses sends it on, or
+        where the ring or sinks give it in float32 and layers compute in another type."""
         inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.local_heads(micro_batch.tensor) * 2 * FLOAT32
         in_float32 = micro_batch.context.ring > 1 or self.sinks
@@ -148,7 +150,8 @@ class Attention(Sublayer):
     """Attention: linear_qkv -> head norms -> rotation -> core attention -> times the sigmoid of gates, if any ->
     linear_proj.
 
-    linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates, its key head, its value head.
+    linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
+    its value head.
     """
 
     linear_qkv: Linear
@@ -210,9 +213,9 @@ class Attention(Sublayer):
             yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and those of core attention's output: without gates under "linear_proj", whose
-        input it is, even if linear_proj does not need its input; with gates under "gate", with those of the gates by
-        which the output is multiplied."""
+        """Bytes that its parts keep, and those of core attention's output. Without gates they stand under
+        "linear_proj", whose input it is, even if linear_proj does not need its input; with gates under "gate", together
+        with the bytes of the gates by which the output is multiplied."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         return {**kept, "gate": 2 * output} if self.output_gate else {**kept, "linear_proj": output}
 

@@ -116,7 +116,8 @@ class Block:
                 yield message.within(name)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path of a submodule -> bytes of one micro-batch that a rank keeps from its forward for its backward.
+        """Path of a submodule ("": the block itself) -> bytes of one micro-batch that a rank keeps from its forward for
+        its backward.
 
         Every tensor counts once, at the operator whose input it is. Counted are operators that keep their inputs (all
         of the host's, the fused ones of an Ascend), not those that MindSpore composes; parameters and what all layers

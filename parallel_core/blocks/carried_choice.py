@@ -10,8 +10,8 @@ from parallel_core.partition import chunk_layers
 
 @dataclass(frozen=True)
 class CarriedChoice:
-    """The positions of each token's chosen keys, as two channels each behind those of the hidden states: the position
-    over 256, and the remainder, which every type holds exactly up to 65536 tokens."""
+    """The positions of each token's chosen keys, as two channels each behind those of the hidden states: position //
+    256 and position % 256, which every type holds exactly up to 65536 tokens."""
 
     layer: int
     """Global number, from 0, of the layer whose indexer chose."""
@@ -26,8 +26,8 @@ class CarriedChoice:
     @classmethod
     def into(cls, config: ModelConfig, virtual: int) -> CarriedChoice | None:
         """The choice of keys that chunk `virtual`, counted from 0 in the order of the model, is sent by the chunk
-        before. None for the model's first chunk, for one without layers or whose first layer chooses for itself, where
-        every query sees all keys, and where there is no such chunk."""
+        before. None without sparse attention, for the model's first chunk, for one without layers or whose first layer
+        chooses for itself, where every query sees all keys, and where there is no such chunk."""
         sparse, parallel = config.sparse_attention, config.parallel_config
         placement = parallel.placement
         if not sparse.enabled or sparse.dsa_indexer_topk >= config.seq_length:

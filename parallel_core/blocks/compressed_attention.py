@@ -1,7 +1,7 @@
 """Attention over a window and over compressed entries (DeepSeek-V4, 2026, section 2.3).
 
 s sequence, b batch, h hidden, n heads of d channels, the last r of which rotate; t tensor-parallel size, c ranks of a
-sequence, C = s // ratio entries. All heads share one key, which is the value at once.
+sequence, C = s // ratio entries. All heads share one key, which is also the value.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Compressor(Block):
             yield from of_whole_sequence(micro_batch, self.width, is_share=False)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of values and gates of the whole sequence, and of the norm's input. Its own input is that of
-        attention's linears, which count it."""
+        """Bytes of values and gates of the whole sequence, and of the norm's input with a float32 statistic of each
+        entry. Its own input is that of attention's linears, which count it."""
         tokens = micro_batch.batch * micro_batch.seq_length
         of_norm = self.entries(micro_batch) * (self.size * micro_batch.item_size + FLOAT32)
         return {"": 2 * tokens * self.width * micro_batch.item_size, "norm": of_norm}
@@ -134,7 +134,7 @@ class EntryIndexer(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes of the gradients of its queries, weights and keys, which are computed with its loss, and of the
-        compressor; without a loss nothing has a gradient, and none are kept."""
+        compressor; without a loss nothing has a gradient, and the result is empty."""
         if not self.loss_coefficient:
             return {}
         inner = {join("compressor", name): size for name, size in self.compressor.kept_bytes(micro_batch).items()}
@@ -171,7 +171,7 @@ class EntryAttention(CoreAttention):
         return iter(())
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of queries and keys, of two statistics of each row of scores, and of the output in float32."""
+        """Bytes of queries, keys and entries, of two statistics of each row of scores, and of the output in float32."""
         rows = micro_batch.tokens * (self.heads // micro_batch.tensor)
         return {"": self.input_bytes(micro_batch) + rows * (2 + self.value_size) * FLOAT32}
 

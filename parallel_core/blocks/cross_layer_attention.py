@@ -45,8 +45,8 @@ class CrossLayerAttention(Attention):
         return replace(block, linear_qkv=linear)
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed, without the whole: a second run of that would give later layers other
-        tensors as keys than the first."""
+        """The parts that may be recomputed, without the attention as a whole: its second run would give later layers
+        other tensors as keys than its first."""
         return tuple(part for part in super().parts() if part.path)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:

@@ -16,8 +16,8 @@ class Dispatch(Block):
     """The dispatch of tokens: rows of h features and a probability for each of a token's k choices among E experts,
     there and back.
 
-    The number of rows of a rank depends on the router: bytes are those of an even one. In an all-to-all of n ranks that
-    have all experts once, e of them (expert parallelism) different ones, each sends (n-1)/e T k rows, forward twice and
+    The number of rows of a rank depends on the router: bytes are those of an even one. In an all-to-all of n ranks, of
+    which n / e share each expert (e: expert-parallel size), each rank sends (n-1)/e T k rows, forward twice and
     backward twice; T = b s/(c t) tokens of a rank, of b sequences of s over c context- and t tensor-parallel ranks.
     """
 
@@ -35,7 +35,8 @@ class Dispatch(Block):
     capacity_factor: float | None
     """The capacity of experts whose rows are padded to it, as a multiple of an even share; None: not padded."""
     hot: int = 0
-    """The number of hot experts, whose tokens stay on their rank; as many of each owner's experts."""
+    """The number of hot experts of the layer, whose tokens stay on their rank; bytes are counted as if each owner had
+    equally many of them."""
     cold_share: float = 1.0
     """The share of an expert's capacity that a cold expert has."""
     zero: int = 0
@@ -116,8 +117,9 @@ class Dispatch(Block):
         yield from message("tp-ep", operation, size, self.owners * self.shards, backward=backward)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes kept with an even router: the token and the choice of each row, the places of each choice's rows, and
-        the order that sorts received rows by expert."""
+        """Bytes of the indices that are kept, with an even router: the token and the choice of each row, the places of
+        each choice's rows, and after an all-to-all the order that sorts received rows by expert, where they are not
+        sorted already."""
         choices = micro_batch.tokens // micro_batch.tensor * self.choices
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         ranks = self.owners * self.shards

@@ -110,8 +110,8 @@ class Embedding(Block):
         return dict.fromkeys(kept, 0) if self.frozen else kept
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages that sum each word's row over the ranks (one has it), and those of its gradient, in the table's
-        type."""
+        """Messages that sum each word's row over the tensor-parallel ranks (one has it), and with sequence parallelism,
+        unless the tables are frozen, those that gather its gradient; all in the table's type."""
         micro_batch = replace(micro_batch, dtype=self.word_embeddings.dtype)
         width = self.word_embeddings.hidden_size
         if micro_batch.sequence.tensor > 1 and self.position_embeddings is not None:

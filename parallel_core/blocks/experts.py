@@ -34,7 +34,7 @@ class ExpertLinear(Linear):
 
     @classmethod
     def like(cls, linear: Linear, config: ModelConfig) -> Self:
-        """An expert's linear with the sizes and first values of a dense one."""
+        """An expert's linear with all that a dense one has; its weight is rounded with any --qat-scheme."""
         return replace(
             cls(**{field.name: getattr(linear, field.name) for field in fields(linear)}),
             rounds=config.training_config.precision.qat_scheme is not None,
@@ -127,7 +127,7 @@ class Experts(Block):
 
     def rows(self, micro_batch: MicroBatch) -> int:
         """The number of rows of a rank's experts, R, with balanced routing: each tensor-parallel rank routes its part
-        of the tokens."""
+        of the tokens; choices of experts that do nothing (`zero`) give no rows."""
         return self._choices(micro_batch.tokens // micro_batch.tensor) * self.expert_tensor
 
     def _choices(self, tokens: int) -> int:
@@ -135,8 +135,8 @@ class Experts(Block):
         return tokens * self.topk * self.count // (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes kept with balanced routing: inputs of the first linears; of activations their inputs and the rows'
-        probabilities; inputs of the second linears; and with adapters the outputs of their first factors."""
+        """Bytes kept with balanced routing: inputs of the first and of the second linears, if they keep them; of
+        activations their inputs and the rows' probabilities; and with adapters the outputs of their first factors."""
         rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
         widths = {
             "linear_fc1": first.input_size * micro_batch.item_size * first.keeps_input,

@@ -13,8 +13,9 @@ _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
 
 def rounded_to_8_bits(block: Kind, config: ModelConfig, path: str) -> Kind:
-    """The part `block` of a model, which stands at `path`, with each linear's recipe of 8 bits. Layers of multi-token
-    prediction, behind the last, do not count as last layers of --first-last-layers-bf16, as in Megatron."""
+    """The part `block` of a model, which stands at `path`, with the configuration's recipe of 8 bits in each linear but
+    grouped ones and those of layers that --first-last-layers-bf16 leaves out; the block itself without a recipe. Layers
+    of multi-token prediction, behind the last, do not count as last layers there, as in Megatron."""
     recipe = config.float8.recipe
     if recipe is None:
         return block

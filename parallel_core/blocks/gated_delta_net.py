@@ -33,8 +33,8 @@ class GatedDeltaNet(RecurrentMixer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "GatedDeltaNet":
-        """The mixer of any of the configuration's layers. The norm's weight is not stored minus one, whatever the other
-        norms' are, as in HuggingFace's files."""
+        """The mixer of any of the configuration's layers (number: ignored). The norm's weight is not stored minus one,
+        whatever the other norms' are, as in HuggingFace's files."""
         sizes, dtype = config.linear_attention, config.params_dtype
         keys, heads = sizes.linear_num_key_heads, sizes.linear_num_value_heads
         key_size, value_size = sizes.linear_key_head_dim, sizes.linear_value_head_dim
@@ -52,8 +52,8 @@ class GatedDeltaNet(RecurrentMixer):
         )
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Its parts' parameters, and for each head dt_bias, at first 1, and A_log, at first the logarithm of a number
-        from 1 to 16: a token's decay is exp(-exp(A_log) softplus(a + dt_bias))."""
+        """Its parts' parameters, and for each head dt_bias, at first 1, and A_log, at first the logarithm of a random
+        number from 1 to 16: a token's decay is exp(-exp(A_log) softplus(a + dt_bias))."""
         return {**self._of_heads(), **super().parameters()}
 
     def _of_heads(self) -> dict[str, ParameterSpec]:

@@ -28,7 +28,7 @@ class CrossEntropy(Block):
     vocab_size: int
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Two passes over the logits; the backward turns them into their gradient."""
+        """Two passes over the logits in the forward, and two in the backward, which turns them into their gradient."""
         logits = micro_batch.tokens * (self.vocab_size // micro_batch.tensor) * FLOAT32
         yield elementwise(2 * logits, 2 * logits, 4)
 

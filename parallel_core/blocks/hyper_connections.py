@@ -63,7 +63,8 @@ class HyperConnection(Block):
         return 2.0 * tokens * self.width * self.rule.width
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The streams are read for their weights and for the block's input, and read and written after it."""
+        """Reading of the streams, for the weights and for the block's input; and where the connection writes streams,
+        reading and writing of them after the block."""
         stream = micro_batch.tokens_between * self.width * micro_batch.residual_item_size
         one = stream // self.rule.streams
         yield elementwise(stream + one, 3 * stream, 2).within("read")
@@ -87,7 +88,7 @@ def stream_head(config: ModelConfig) -> HyperConnection | None:
 @dataclass(frozen=True)
 class HyperConnectedLayer(Layer):
     """A transformer layer on n streams: each of its two blocks has a connection, `attn_mhc` and `mlp_mhc`, through
-    which its input is read from the streams, normed as ever, and its output is written to them."""
+    which its input is read from the streams, then normed as in any layer, and its output is written to them."""
 
     attn_mhc: HyperConnection | None = None
     mlp_mhc: HyperConnection | None = None

@@ -88,7 +88,8 @@ class Chunk(Block):
         return {path: head.parameters_alone for path, head in own.items()}
 
     def cells(self) -> list[Block]:
-        """The parts that work one after the other, in their order; their parameters in this order are the chunk's."""
+        """The parts that work one after the other, in their order, but for the loss; their parameters in this order are
+        the chunk's, but for the copy in `shared_embedding`, which is no part of its own here."""
         layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
         found = (
             self.embedding,

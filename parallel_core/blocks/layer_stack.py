@@ -112,8 +112,8 @@ class LayerStack(Block):
         return [replace(one, runs_again=runs_again(asked, one.name)) for one in layer.operations(micro_batch)]
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of all layers, without their numbers in names, so that equal messages can be counted
-        together."""
+        """The messages of all layers, those of second runs in the backward included, without layers' numbers in names,
+        so that equal messages can be counted together."""
         for position in range(len(self.layers)):
             yield from self._once(
                 ("messages", micro_batch), position, partial(self._messages_of, position, micro_batch)

@@ -21,9 +21,9 @@ NORM_EPSILON = 1e-6
 
 
 def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:
-    """The logarithm of the decay of each head's state by a token: -2^(-8 i / n), i = 1 .. n, times a share that falls
-    from 1 in the first layer to nearly 0 in the last (`transformers`' MiniMax, whose 1e-5 keeps the share above 0).
-    layer: number of the layer, from 0, of `layers`."""
+    """The logarithm of the decay of each of n `heads`' state by a token: -2^(-8 i / n), i = 1 .. n, times a share
+    (1 - layer / (layers - 1 + 1e-5) + 1e-5) that falls from about 1 in the first layer to nearly 0 in the last
+    (`transformers`' MiniMax). layer: number of the layer, from 0, of `layers`."""
     share = 1 - layer / (layers - 1 + 1e-5) + 1e-5
     return tuple(-(2.0 ** (-8.0 * i / heads)) * share for i in range(1, heads + 1))
 

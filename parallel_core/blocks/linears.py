@@ -28,7 +28,8 @@ def linears(block: Block, path: str) -> Iterator[tuple[str, Linear]]:
 
 
 def with_linears(block: Kind, path: str, change: Callable[[Linear, str], Linear]) -> Kind:
-    """The part `block` of a model, which stands at `path`, with each linear replaced by change(linear, its path)."""
+    """A copy of the part `block` of a model, which stands at `path`, with each linear that `linears` lists replaced by
+    change(linear, its path); a layer's experts all get what the first one does."""
     if isinstance(block, Linear):
         return change(block, path)  # type: ignore[return-value]
     if isinstance(block, Experts):

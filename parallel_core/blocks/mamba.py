@@ -57,7 +57,7 @@ class MambaMixer(RecurrentMixer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "MambaMixer":
-        """The mixer of any of the configuration's layers."""
+        """The configuration's mixer. number: ignored, all layers have the same."""
         sizes, dtype = config.hybrid, config.params_dtype
         heads, head_size = sizes.mamba_num_heads, sizes.mamba_head_dim
         groups, state = sizes.mamba_num_groups, sizes.mamba_state_dim
@@ -74,8 +74,9 @@ class MambaMixer(RecurrentMixer):
         )
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Its parts' parameters, and of each head dt_bias, A_log and D: a token's step is at first between 0.001 and
-        0.1, evenly in its logarithm."""
+        """Its parts' parameters, and three with a value for each head. Before training softplus(dt_bias), the step of a
+        token with dt = 0, is between 0.001 and 0.1, drawn evenly in its logarithm; A_log is the logarithm of a number
+        drawn evenly from 1 to 16; D is 1."""
         return {**self._of_heads(), **super().parameters()}
 
     def _of_heads(self) -> dict[str, ParameterSpec]:
@@ -95,8 +96,8 @@ class MambaMixer(RecurrentMixer):
         yield elementwise(6 * output, 9 * output, 2).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and those of the steps before the recurrence and of the gate's operands behind
-        it."""
+        """Path -> bytes that are kept: by its parts; of the tokens' steps (dt) and, with context parallelism, of the
+        parameters by head ("gates"); and of the two operands of the gate behind the recurrence ("gate")."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

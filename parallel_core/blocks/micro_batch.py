@@ -83,13 +83,13 @@ class MicroBatch:
         yield from message("tp", operation, size, self.tensor, backward=backward)
 
     def enter(self, width: int, backward: bool = False) -> Iterator[Message]:
-        """The messages by which activations of `width` features enter a region, forward, or a gradient does, backward:
-        an all-gather with sequence parallelism, else none."""
+        """The messages by which activations of `width` features, or their gradient, enter a region: an all-gather with
+        sequence parallelism, else none. backward: sent in the backward pass."""
         if self.sequence.tensor > 1:
             yield from self.tensor_message("all_gather", self.tokens_between * width * self.item_size, backward)
 
     def leave(self, width: int, backward: bool = False) -> Iterator[Message]:
-        """The messages by which the sum of the ranks' `width` features leaves a region: a reduce-scatter with sequence
-        parallelism, else an all-reduce."""
+        """The messages by which the sum of the ranks' `width` features, or with `backward` of their gradients, leaves a
+        region: a reduce-scatter with sequence parallelism, else an all-reduce. backward: sent in the backward pass."""
         operation = "reduce_scatter" if self.sequence.tensor > 1 else "all_reduce"
         yield from self.tensor_message(operation, self.tokens * width * self.item_size, backward)

@@ -33,7 +33,7 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class MultiTokenPredictionLayer(Block):
-    """One depth of multi-token prediction, from the embeddings and hidden states before it to those after it.
+    """One depth of multi-token prediction: embeddings and the hidden states before it -> the hidden states after it.
 
     eh_proj is cut by columns, and its output gathered.
     """
@@ -75,7 +75,7 @@ class MultiTokenPredictionLayer(Block):
 
     @property
     def recomputed_parts(self) -> range:
-        """Positions in its submodules of the parts that run forward again together."""
+        """Positions in its submodules of the parts that run forward again together where it is computed again."""
         return range(int(self.embedding is not None), len(self.submodules()) - len(self._last))
 
     @property
@@ -105,7 +105,8 @@ class MultiTokenPredictionLayer(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
         """Path -> bytes that are kept. The hidden states before a depth are not among them where the output layer
-        counts them as its input: where it computes in the type of hidden states."""
+        counts them as its input: where it computes in the type of hidden states, unless the depth runs again and each
+        rank keeps a slice of its inputs, which counts."""
         last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)
@@ -182,7 +183,8 @@ class MultiTokenPrediction(Block):
         return {f"layers.{depth}": layer for depth, layer in enumerate(self.layers)}
 
     def cells(self) -> list[Block]:
-        """The parts of all depths that work one after the other, without embedding and output layers of the model."""
+        """The parts of all depths that work one after the other: with depths' own embeddings, but without the model's
+        embedding and without any output layer."""
         return [part for layer in self.layers for part in layer.submodules().values()]
 
     def recomputed_cells(self) -> list[range]:
@@ -209,8 +211,8 @@ class MultiTokenPrediction(Block):
         return super().frozen_flops(tokens) + len(self.layers) * used
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of all depths, without their numbers in names, so that equal messages can be counted
-        together."""
+        """The messages of all depths, each with those of embedding, output layer and loss, without depths' numbers in
+        names, so that equal messages can be counted together."""
         for layer in self.layers:
             yield from layer.messages(micro_batch)
             for block in self._used.values():

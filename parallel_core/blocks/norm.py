@@ -50,7 +50,8 @@ class Norm(Block):
 
     @classmethod
     def of_heads(cls, config: ModelConfig, heads: int) -> "Norm":
-        """The configuration's norm of each of `heads` heads of d channels (--qk-layernorm)."""
+        """The configuration's norm of each of `heads` heads, counted over all ranks, of --kv-channels channels
+        (--qk-layernorm)."""
         one_p = config.apply_layernorm_1p
         size, dtype = config.kv_channels, config.params_dtype
         return cls(config.normalization, size, dtype, 1.0, one_p, "tp", heads, role="head norm")
@@ -86,7 +87,7 @@ class Norm(Block):
         yield elementwise(2 * size, 3 * size, 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the input and, for each row in float32, of the deviation and with LayerNorm of the mean."""
+        """Bytes of the input, and of float32 statistics: each row's deviation, and with LayerNorm its mean."""
         of_residual = self.heads is None and not self.of_branch
         item_size = micro_batch.residual_item_size if of_residual else micro_batch.item_size
         statistics = (1 + self.centred) * FLOAT32

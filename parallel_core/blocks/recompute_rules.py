@@ -1,4 +1,4 @@
-"""Findings about modules that are to be recomputed: those that take the parts of the model's layers to find."""
+"""Findings about modules to be recomputed or offloaded: those that take the parts of the model's layers to find."""
 
 from collections.abc import Iterator
 

@@ -27,17 +27,19 @@ def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecomput
 
 
 def kept_of_group(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes that layers that run again together keep: the input of the first (with `slices` 1/t of it), outputs of
-    collectives that are not run again, and what they keep for other layers."""
+    """Bytes that layers that run again together keep: the input of the first (with `slices` its part by `input_parts`),
+    outputs of collectives that are not run again, and what they keep for other layers."""
     collectives = sum(sum(collective_bytes(layer, micro_batch, asked).values()) for layer in layers)
     of_input = layers[0].input_bytes(micro_batch) // input_parts(layers[0], micro_batch, slices)
     return of_input + collectives + sum(layer.kept_for_others(micro_batch) for layer in layers)
 
 
 def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes that the second run of whole layers, or of a part of one layer, keeps until it was run backwards.
+    """Bytes that a second run keeps until it was run backwards. If whole layers run again (`asked.full`): that of all
+    of `layers`. Else, since parts run again each by itself: that of the largest part of the one layer; 0 without parts.
 
-    Its input is not among them, since it is kept already, except where each rank keeps a slice of it.
+    What whole layers keep for other layers is not among them, since it is kept already, and for the same reason not
+    their input, except where each rank keeps a slice of it.
     """
     if asked.full:
         has_input = input_parts(layers[0], micro_batch, slices) == 1
@@ -64,7 +66,7 @@ def _kept_of_normed(part: Part, kept: Sizes, micro_batch: MicroBatch, asked: Lay
 
 def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
     """The number of slices into which tensor-parallel ranks divide the input of layers that are recomputed whole, one
-    slice kept by each rank; 1: each rank keeps all of it."""
+    slice kept by each rank; 1 without `slices`, or where they do not divide its width: each rank keeps all of it."""
     return micro_batch.tensor if slices and layer.residual_width % micro_batch.tensor == 0 else 1
 
 
@@ -89,8 +91,9 @@ def input_messages(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> It
 
 
 def collective_bytes(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecompute) -> Sizes:
-    """Path of a linear -> bytes of its collective's output that are kept instead of running it again: whole hidden
-    states that enter a region, or those between two regions that leave one."""
+    """Path of a linear -> bytes of its collective's output that are kept instead of running it again: of a
+    column-parallel linear its gathered input, with sequence parallelism; of a row-parallel one its reduced output. {}
+    on one tensor-parallel rank."""
     if micro_batch.tensor == 1:
         return {}
     sizes = {}

@@ -99,7 +99,7 @@ class Recurrence(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes of queries, keys and values, of decays and rates in float32, and of the states between segments. A rank
-        has the heads of its share of c t ranks, of whole sequences."""
+        has 1/(c t) of the heads, of whole sequences."""
         tensor, members = micro_batch.tensor, micro_batch.context.size
         width = (2 * self.keys * self.key_size + self.heads * self.value_size) // tensor * micro_batch.item_size
         width += self.heads // tensor * (1 + self.rated) * FLOAT32
@@ -121,7 +121,8 @@ def exchanged(micro_batch: MicroBatch, width: int, back: int) -> Iterator[Messag
 
 
 class RecurrentMixer(Sublayer):
-    """A mixer that keeps a state: a linear, a short convolution, a recurrence with the gates around it, a linear."""
+    """A mixer that keeps a state: a linear, a short convolution (not in lightning attention), a recurrence with the
+    gates around it, a linear."""
 
     in_proj: Linear
     conv1d: ShortConvolution
@@ -142,7 +143,7 @@ class RecurrentMixer(Sublayer):
         return ("in_proj",)
 
     def by_head(self, initial: dict[str, AnyInitial]) -> dict[str, ParameterSpec]:
-        """Name -> parameter with one value for each head, by its initial values."""
+        """Name -> parameter with one value for each head of values. initial: name -> the parameter's first values."""
         shard = ShardSpec(shape=(self.recurrence.heads,), cuts=(Cut(0),))
         return {name: ParameterSpec(shard, values, self.in_proj.dtype) for name, values in initial.items()}
 

@@ -23,14 +23,18 @@ class CountedLoad(NamedTuple):
     over: str
     """Kind of the group of ranks."""
     ranks: int
+    """The number of ranks in that group."""
     counts: int
+    """The number of counts: experts, or groups of experts."""
     by_sequence: bool
-    """Whether each sequence has counts of its own, not a whole micro-batch."""
+    """Whether each sequence has counts of its own; else all sequences of a micro-batch have them together."""
 
 
 def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
-    """The counts that the configuration's balancing losses sum: each over the ranks that have other tokens of the same
-    micro-batch; those of the loss over all replicas ("global_aux_loss") over data-parallel ranks, too
+    """The counts that the configuration's balancing losses sum over ranks: once for all losses within a micro-batch
+    (such as "aux_loss"), once for each loss over groups of experts with a weight (device level, communication; not
+    where experts are sampled), once for "global_aux_loss". The ranks are the context-parallel ones, with sequence
+    parallelism times the tensor-parallel ones, and for "global_aux_loss" times the data-parallel ones
     (`pynative.moe.aux_loss`)."""
     moe, parallel, cut = config.moe_config, config.parallel_config, between_regions(config) is not None
     sharing = parallel.context_parallel_size * (parallel.tensor_model_parallel_size if cut else 1)
@@ -101,8 +105,9 @@ class Router(Block):
         }
 
     def untrained(self) -> dict[str, ParameterSpec]:
-        """Name -> tensor that has no gradient and is kept with the parameters: the expert bias, float32; the table of
-        tokens [v, k], whose first values are placeholders for those of a checkpoint."""
+        """Name -> tensor that has no gradient and is kept with the parameters: "expert_bias" [E] and "tid2eid", the
+        table of tokens [v, k], whose first values are placeholders for those of a checkpoint; each float32, and only if
+        the router has it."""
         bias = ParameterSpec(ShardSpec(shape=(self.experts,)), Constant(0.0), "float32")
         found = {"expert_bias": bias} if self.expert_bias else {}
         if self.hashed_tokens is None:

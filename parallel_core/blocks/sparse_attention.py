@@ -33,7 +33,8 @@ def bytes_of_choice(count: int, micro_batch: MicroBatch) -> int:
 
 
 def exchanged(count: int, micro_batch: MicroBatch) -> Iterator[Message]:
-    """The messages by which Ulysses' ranks gather `count` chosen positions of each query; none for 0."""
+    """The messages by which Ulysses' ranks gather `count` chosen positions of each query; none for 0, or where Ulysses
+    has one rank."""
     if count:
         members = micro_batch.context.ulysses
         yield from message("cp-ulysses", "all_gather", micro_batch.tokens * count * INT32, members)
@@ -83,7 +84,8 @@ class Indexer(Block):
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The messages by which every tensor-parallel rank has all queries, keys and weights, and the same gradient of
-        them; with context parallelism each has the keys of the whole sequence, and its share of their gradient."""
+        them; with context parallelism each has the keys of the whole sequence and, with the indexer's loss, its share
+        of their gradient."""
         for width in self.widths:
             yield from micro_batch.enter(width)
         members, size = micro_batch.context.size, micro_batch.tokens * self.head_size * micro_batch.item_size
@@ -92,8 +94,9 @@ class Indexer(Block):
             yield from message("cp", "reduce_scatter", size * members, members, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the gradients of its loss, which are computed with the loss, and of k_norm's input; its linears'
-        inputs are counted by attention's projections."""
+        """Bytes of the gradients of its loss, which are computed with the loss (""; 0 without a loss), and of k_norm's
+        input ("k_norm"; 0 if linear_wk is frozen without an adapter). Its linears' inputs are counted by attention's
+        projections."""
         queries, keys, weights = self.widths
         width = queries + micro_batch.context.size * keys + weights
         gradient = micro_batch.tokens * width * micro_batch.item_size if self.loss_coefficient else 0
@@ -137,15 +140,15 @@ class SparseAttention(CoreAttention):
         return min(self.topk, seq_length)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of attention to the chosen keys alone, and of the indexer."""
+        """FLOPs of attention to the chosen keys alone, and of its own indexer, if it has one."""
         own = super().forward_flops(tokens, self.keys_of_query(seq_length))
         return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages of attention, of the indexer, and of Ulysses' exchange of choices. With the indexer's loss also two
-        kinds that count as backward's, because a recomputed part's first run does not send them: the gather of
-        attention's keys over the sequence, and for each block of queries (`loss_blocks`) the sum of probabilities over
-        tensor-parallel ranks, whose bytes are the mean over context-parallel ranks."""
+        """Messages of attention and, if it has an indexer of its own, of that and of Ulysses' exchange of its choices.
+        With the indexer's loss also two kinds that count as backward's, because a recomputed part's first run does not
+        send them: the gather of attention's keys over the sequence, and for each block of queries (`loss_blocks`) the
+        sum of probabilities over tensor-parallel ranks, whose bytes are the mean over context-parallel ranks."""
         yield from super().messages(micro_batch)
         if self.indexer is None:
             return

@@ -23,8 +23,8 @@ class Sublayer(Block):
 
     @property
     def first_linears(self) -> tuple[str, ...]:
-        """Names of the linears that alone have its input, in order; the first that needs it keeps it. Empty where
-        others have the input, too."""
+        """Names, in order, of the linears that are the only readers of its input; the first that needs it keeps it.
+        Empty where others read the input, too."""
         return ()
 
     def kept_for_others(self, micro_batch: MicroBatch) -> int:

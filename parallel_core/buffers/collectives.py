@@ -38,8 +38,9 @@ class Collective:
 def bucket_reductions(
     buffer: int, plan: BufferPlan, bucket: Span, coordinates: Coordinates, *, sharded: bool
 ) -> list[Collective]:
-    """The collectives that sum a bucket's gradients over the replicas, in order. sharded (the distributed optimizer): a
-    reduce-scatter, then a sum of the rank's own part over the instances of the optimizer's state."""
+    """The collectives that sum a bucket's gradients over the replicas, in order; none over a group of one rank. buffer:
+    the index of `plan`. sharded (the distributed optimizer): a reduce-scatter, then a sum of the own part of the rank
+    at `coordinates` over the instances of the optimizer's state; else one all-reduce."""
     if not sharded:
         return _between_several([Collective(buffer, bucket, plan.replicas)], coordinates)
     (own,) = overlaps([bucket], plan.owned_by(coordinates, sharded=True))
@@ -56,7 +57,7 @@ def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded
     rank.
 
     The ranks of such a group own the same spans: their buffers are laid out alike, or the tied parameter has a bucket
-    of its own.
+    of its own. plans: of all buffers of the rank at `coordinates`; sharded: as in `bucket_reductions`.
     """
     owned = [plan.owned_by(coordinates, sharded=sharded) for plan in plans]
     sums = [
@@ -70,7 +71,8 @@ def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded
 def plan_reductions(
     plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False
 ) -> list[Collective]:
-    """The reductions after the last backward, in order; none over a group of one rank."""
+    """The sums of a step's gradients, in order: each bucket's over the replicas, then `other_sums`; none over a group
+    of one rank. plans, coordinates, sharded: as in `other_sums`."""
     over_replicas = [
         reduction
         for i, plan in enumerate(plans)
@@ -82,7 +84,7 @@ def plan_reductions(
 
 def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False) -> list[Collective]:
     """The all-gathers that make parameters whole after an update of the owned ones, a bucket each; none unless
-    `sharded`, nor over a group of one rank."""
+    `sharded`, nor over a group of one rank. plans: of all buffers of the rank at `coordinates`."""
     gathers = [
         Collective(i, bucket, SHARDS_OF_STATES[plan.replicas], "all_gather")
         for i, plan in enumerate(plans)

@@ -38,8 +38,8 @@ def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[tuple[int, Span]]:
-    """For each intersection of one of `spans` with one of `others`, the index in `spans` and the intersection. Both
-    lists are disjoint and ascending, so that each is walked through once."""
+    """For each intersection of one of `spans` with one of `others`, the index in `spans` and the intersection. In each
+    list spans ascend and do not overlap, so that it is walked through once."""
     first = 0
     for number, span in enumerate(spans):
         while first < len(others) and others[first].stop <= span.start:
@@ -92,7 +92,8 @@ class BucketRule:
     """The rule that deals parameters into buckets, each of which is reduced by a collective of its own."""
 
     size: int | None = None
-    """Elements from which on a bucket is closed: the parameter that reaches it is its last; None: one bucket."""
+    """Elements from which on a bucket is closed: the parameter that reaches it is its last; None: no bucket is closed
+    for its size."""
     entry_alignment: int = ALIGNMENT
     bucket_alignment: int = ALIGNMENT
     isolates_shared: bool = False
@@ -101,9 +102,10 @@ class BucketRule:
     @classmethod
     def sharded(cls, replicas: int, size: int | None = None, entry_alignment: int = 64) -> "BucketRule":
         """Megatron's rule for the distributed optimizer, by which each of `replicas` ranks owns an equal part of every
-        bucket.
+        bucket. size, entry_alignment: the fields; with Megatron's 64 a bucket is aligned to the least common multiple
+        of `replicas` and 128, else to replicas x entry_alignment.
 
-        A tied parameter alone in its bucket is cut alike on all stages that hold it.
+        A tied parameter gets a bucket of its own, so that all stages that hold it cut it alike.
         """
         bucket_alignment = lcm(replicas, 128) if entry_alignment == 64 else replicas * entry_alignment
         return cls(size, entry_alignment, bucket_alignment, isolates_shared=True)
@@ -159,12 +161,13 @@ class BufferPlan:
         return [rank for rank, owned in parts.items() if overlaps([span], owned)]
 
     def entries_in(self, spans: Sequence[Span]) -> list[tuple[Entry, Span]]:
-        """The parameters that have elements in the spans, each with the intersection."""
+        """The parameters that have elements in the spans, in order, once for each span, with the intersection."""
         return [(entry, span) for entry in self.entries for span in overlaps([entry.span], spans)]
 
 
 def part_of(bucket: Span, rank: int, size: int) -> Span:
-    """The part of a bucket that rank `rank` of `size` owns; all parts are equal."""
+    """The part of a bucket that rank `rank` of `size` owns; all parts are equal (AssertionError where `size` does not
+    divide the bucket)."""
     length = bucket.size // size
     assert length * size == bucket.size, f"{bucket} is not cut evenly over {size} ranks: see BucketRule"
     return Span(bucket.start + rank * length, bucket.start + (rank + 1) * length)
@@ -176,9 +179,10 @@ def plan_buffers(
     rule: BucketRule | None = None,
     keys: Sequence[Hashable] | None = None,
 ) -> list[BufferPlan]:
-    """Buffers for parameters that are given in the model's order, each with its place and its type, as "bfloat16".
+    """Buffers for parameters that are given in the model's order, each with its place and its type, as "bfloat16"; one
+    buffer for each type and kind of the replicas' group.
 
-    gradient_type: the type of gradients from that of their parameters.
+    gradient_type: the type of gradients from that of their parameters. rule: None stands for `BucketRule()`.
     keys: one for each parameter; neighbours with different keys are in different buckets.
     Raises ValueError that names a parameter of a type that no buffer has.
     """
@@ -241,7 +245,7 @@ def _lay_out(
 def offloaded(plan: BufferPlan, owned: Sequence[Span], fraction: float) -> tuple[list[Span], list[Span]]:
     """The part of the owned spans whose optimizer states are offloaded, and the rest; cut between parameters only.
 
-    The first part is the shortest that has at least `fraction` of the owned elements.
+    The first part begins with the first span, and is the shortest that has at least `fraction` of the owned elements.
     """
     elsewhere: list[Span] = []
     rest: list[Span] = []

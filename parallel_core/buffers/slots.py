@@ -42,8 +42,8 @@ class SlotPlan:
 
 def slot_of(cell: Cell, cells: int) -> int:
     """The slot of cell `cell` of a rank's `cells`: inner cells have 1 and 0 in turns, the first and the last (of three
-    or more) both 2, so that no two cells which work one after the other share one. First and last are often the
-    embedding and the head, the largest."""
+    or more) both 2 (one or two cells: 0 and 1), so that no two cells which work one after the other share one. First
+    and last are often the embedding and the head, the largest."""
     is_end = cells > ALTERNATING and cell in (0, cells - 1)
     return ALTERNATING if is_end else cell % ALTERNATING
 
@@ -92,10 +92,10 @@ def plan_residence(
     stage: int,
     gathers_again: bool = True,
 ) -> Residence:
-    """The residence on the rank at these coordinates, for ZeRO stage `stage` (0 - 3); a rank that shares its state with
-    no other keeps everything. keys: the cell of each planned parameter, None without one. cells: their number on the
-    rank. gathers_again: stage 3 gathers parameters again for the backward; else they stay whole from a cell's forward
-    to its backward."""
+    """The residence on the rank at these coordinates, for ZeRO stage `stage` (0 - 3). Below stage 2 a rank keeps all
+    parameters and gradients, and so does in each stage a rank that shares its state with no other. keys: the cell of
+    each planned parameter, None without one. cells: their number on the rank. gathers_again: stage 3 gathers parameters
+    again for the backward; else they stay whole from a cell's forward to its backward."""
     owned = plan.owned_by(coordinates, sharded=stage > 0)
     whole: tuple[Span, ...] = (plan.span,)
     if stage < 2 or owned == plan.buckets:
@@ -118,9 +118,9 @@ def micro_batch_visits(cells: int, recomputed: Iterable[range] = ()) -> tuple[Ce
 
 
 def gathered(visits: Iterable[Cell], slots: Mapping[Cell, int]) -> Iterator[Cell]:
-    """The visits, in order, before which the visited cell's parameters are gathered, where `visits` begin at an update:
-    those that do not find them in the cell's slot, where another cell's are or none yet. slots: the slot of each cell
-    that has one; cells without one are never gathered."""
+    """The cells of those visits, in order, before which the cell's parameters must be gathered, because its slot holds
+    another cell's or none yet. Before the first visit all slots are empty, as after an update. slots: the slot of each
+    cell that has one; cells without one are never gathered."""
     held: dict[int, Cell] = {}
     for cell in visits:
         if cell in slots and held.get(slots[cell]) != cell:

@@ -30,7 +30,8 @@ class Stretch:
 
     @classmethod
     def of(cls, entry: Entry, owned: Span) -> "Stretch":
-        """The stretch of a parameter that the span `owned` of its buffer has."""
+        """The stretch of the parameter `entry` that the span `owned` of its buffer covers. The span lies within the
+        parameter."""
         return cls(entry.place, owned.start - entry.start, owned.stop - entry.start)
 
     @property
@@ -59,7 +60,8 @@ class Stretch:
 
     @cached_property
     def place(self) -> Place:
-        """The stretch as a place in the global array, of an array as large as the smallest box around it."""
+        """The place in the global array of the smallest box of the rank's array that holds the stretch; elements of
+        that box outside of the stretch have no place."""
         first, last = self._corners
         pieces = (
             _piece(box, low, high, first)
@@ -85,7 +87,8 @@ class Stretch:
         return np.array(rows[inside])
 
     def to_vector(self, array: Array) -> Array:
-        """The values of the stretch, a vector, from the array that `place` describes."""
+        """The values of the stretch, a vector, from the array that `place` describes; a view where the stretch is whole
+        rows."""
         if self._is_whole_rows:
             return array.reshape(-1)
         rows, inside = self._empty_rows(array.dtype)

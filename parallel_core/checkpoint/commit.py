@@ -53,8 +53,8 @@ def _sync(path: Path) -> None:
 
 
 def begin(root: Path, iteration: int) -> Path:
-    """Remove leftovers of interrupted saves in `root`, and make the hidden directory that the writers of this iteration
-    fill; its path."""
+    """Remove leftovers of interrupted saves in `root`, which is made if it is missing, and make the hidden directory
+    that the writers of this iteration fill; its path."""
     root.mkdir(parents=True, exist_ok=True)
     with suppress(PermissionError):  # the folder above may belong to another user, who lets this one pass but not read
         _sync(root.parent)
@@ -95,8 +95,8 @@ def _sync_all(directory: Path) -> None:
 
 
 def publish(root: Path, iteration: int) -> Path:
-    """Rename the hidden directory of an iteration to the checkpoint's, and name it the latest; its path. After a
-    failure it can be called again."""
+    """Rename the hidden directory of an iteration to the checkpoint's, in place of an earlier one of this iteration,
+    and name it the latest; its path. After a failure it can be called again."""
     final = root / checkpoint_name(iteration)
     partial, aside = partial_directory(root, iteration), _hidden(final, "replaced")
     if partial.exists():
@@ -124,9 +124,9 @@ def _date(manifest: Path, root: Path) -> None:
 
 
 def surplus(root: Path, newest: Path, run_id: str, keep: int, retain: int | None = None) -> list[Path]:
-    """The checkpoints of a run that may be deleted: all that it has written but the `keep` that were published last,
-    those of iterations that `retain` divides, and the newest that is whole. newest: the one that was published last,
-    whatever the clock said."""
+    """The checkpoints of a run that may be deleted: all that it has written but the `keep` (at least 1) that were
+    published last, those of iterations that `retain` divides (None: of none), and, of those that are whole, the one
+    published last. newest: the checkpoint that counts as published last, whatever the clock said."""
     published = sorted(_published(root), key=lambda path: path == newest)
     own = [path for path in published if is_of(path, run_id)]
     stays = {path for path in own if retain and int(path.name.removeprefix("iter_")) % retain == 0}
@@ -142,15 +142,15 @@ def delete(checkpoint: Path) -> None:
 
 
 def is_of(checkpoint: Path, run_id: str) -> bool:
-    """Whether the run with this id has written the checkpoint."""
+    """Whether the run with this id has written the checkpoint; False where its manifest cannot be read."""
     with suppress(ValueError):
         return Manifest.read(checkpoint).run_id == run_id
     return False
 
 
 def of_runs(root: Path) -> list[Path]:
-    """Paths of what runs of any tool have left in `root`: the pointer to the latest checkpoint, checkpoints,
-    figures."""
+    """Paths of what runs of any tool have left in `root`: the tracker file first, then checkpoints, figures and
+    events; empty if there is no such folder."""
     found = [path for path in root.iterdir() if _OF_A_RUN.fullmatch(path.name)] if root.is_dir() else []
     return sorted(found, key=lambda path: (path.name != TRACKER, path.name))
 
@@ -193,7 +193,7 @@ def _is_whole(path: Path) -> bool:
 
 def newest_whole(root: Path, besides: Path | None = None) -> Path | None:
     """The checkpoint in `root`, but for `besides`, that was published last of those that look whole; None if there is
-    none."""
+    none, or `root` is no folder that can be read."""
     with suppress(OSError):
         return next((path for path in reversed(_published(root)) if path != besides and _is_whole(path)), None)
     return None
@@ -201,7 +201,7 @@ def newest_whole(root: Path, besides: Path | None = None) -> Path | None:
 
 def another(directory: Path) -> str:
     """A clause for a user whose checkpoint `directory` is damaged: the newest other one that looks whole, and how to
-    load it."""
+    load it, or that there is none."""
     other = newest_whole(directory.parent, directory)
     if other is None:
         return f"{directory.parent} holds no other whole checkpoint"
@@ -251,7 +251,8 @@ def has_checkpoint(root: Path) -> bool:
 
 
 def find(root: Path, step: int | None = None) -> Path:
-    """The checkpoint that `--load root` means: the latest one in it, that of --ckpt-step `step`, or root itself.
+    """The checkpoint that `--load root` means: root itself if it is one, else that of --ckpt-step `step`; without a
+    step the one that the tracker file names, or without that file the last published one that looks whole.
 
     Raises ValueError if there is none, if the file that names the latest is damaged, or if root itself is one of
     another step.
@@ -298,9 +299,8 @@ def _of_itself(directory: Path, step: int | None) -> Path:
 def _of_step(root: Path, step: int) -> Path:
     directory = _of_iteration(root, step)
     if not (directory / MANIFEST).exists():
-        there = sorted(
-            int(path.name.removeprefix("iter_")) for path in root.iterdir() if _PUBLISHED.fullmatch(path.name)
-        )
+        names = (path.name for path in root.iterdir()) if root.is_dir() else ()
+        there = sorted(int(name.removeprefix("iter_")) for name in names if _PUBLISHED.fullmatch(name))
         raise ValueError(
             f"--ckpt-step {step}: {root} has no checkpoint of this iteration; there are "
             f"{', '.join(map(str, there)) or 'none'}"

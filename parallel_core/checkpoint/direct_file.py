@@ -49,7 +49,7 @@ class DirectFile:
                 self._empty()
 
     def finish(self) -> None:
-        """Write the last block, and bring the file to the disk."""
+        """Write the last block, and bring the file to the disk; it stays open."""
         self._is_direct = self._go_past_the_cache(0)
         self._empty()
         self._file.flush()

@@ -13,15 +13,18 @@ from parallel_core.findings import Finding
 
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
-    """Whether the place from which --load reads is this folder, or a checkpoint in it."""
+    """Whether the place from which --load reads is this folder, or lies directly in it, as a checkpoint of the folder
+    does; False for None."""
     if place is None:
         return False
     return any(each.resolve() == folder.resolve() for each in (Path(place), Path(place).parent))
 
 
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
-    """Findings for a run that cannot save into --save, as the folder is now. looks_for_others: also if another job
-    writes there; one rank looks, before any rank of its own job can write."""
+    """The first finding for a run that cannot save into --save as the folder is now: it cannot be written, is itself a
+    checkpoint, or has an earlier run's checkpoints (`earlier_run`), though this run begins anew. looks_for_others: also
+    if another job writes there; one rank looks, before any rank of its own job can write. There is none without --save,
+    nor for a run that does not train (--skip-train)."""
     checkpoint = config.training_config.checkpoint
     if checkpoint.output_dir is None or config.training_config.skip_train:
         return
@@ -44,7 +47,8 @@ def in_use(root: Path, by: object) -> Finding:
 
 
 def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
-    """The finding for a run that begins anew in a folder in which another run has saved; none with --overwrite-save."""
+    """The finding that another run has saved in the folder of --save, for a run that the caller knows to begin anew;
+    none with --overwrite-save."""
     there = [path.name for path in commit.of_runs(root) if path.name not in (commit.METRICS, commit.EVENTS)]
     if not there or checkpoint.overwrite_save:
         return
@@ -68,8 +72,8 @@ def _unwritable(root: Path) -> str | None:
 
 
 def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
-    """Whether the folder of --load is that of --save and has no checkpoint yet: then the run begins, unless a flag
-    wants a checkpoint."""
+    """Whether the folder of --load is that of --save and has no checkpoint yet, so that the run begins without one;
+    False with --exit-on-missing-checkpoint or --resume-training, which want a checkpoint."""
     save = checkpoint.output_dir
     if save is None or checkpoint.exit_on_missing_checkpoint or checkpoint.resume_training:
         return False
@@ -77,7 +81,8 @@ def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
 
 
 def load_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings for folders of --load and --lora-load that are not there, or are no checkpoint."""
+    """Findings for folders of --load and --lora-load that are not there, or are no checkpoint; none for --load at a
+    first start (`is_first_start`), and none for --lora-load without adapters."""
     checkpoint, lora = config.training_config.checkpoint, config.lora_config
     whole = checkpoint.load_checkpoint
     if whole is not None and not is_first_start(Path(whole), checkpoint):

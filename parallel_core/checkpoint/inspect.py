@@ -70,7 +70,7 @@ def problems(folder: Path, model: Model) -> list[str]:
 
 
 def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
-    """Write tensors as numpy.savez does, one in memory at a time."""
+    """Write tensors, by name, as numpy.savez does, one in memory at a time; 16-bit floats as float32."""
     with replacing(path) as out, zipfile.ZipFile(out, "w") as archive:
         for name, tensor in tensors.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -78,8 +78,8 @@ def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
 
 
 def inspect(options: argparse.Namespace) -> Iterator[str]:
-    """The lines that the command prints; arrays are written if asked for. Raises ValueError if there is no
-    checkpoint, or a damaged one."""
+    """The lines that the command prints; arrays are written if asked for. Raises ValueError if there is no checkpoint
+    or one that cannot be read, and with --check if a byte is damaged."""
     one, folder = formats.recognise(options.directory, options.source, options.ckpt_step)
     model = formats.read_as_stored(one, folder)
     yield f"{folder}: {one.name} format"

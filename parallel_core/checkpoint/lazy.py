@@ -1,7 +1,8 @@
 """Tensors that are read when their values are asked for, so that a conversion has one in memory at a time.
 
-An operation on them (a part, a concatenation, a transposition) is another such tensor: reading the result reads what it
-needs of its sources and no more than that.
+An operation on them (a part, a concatenation, a transposition) is another such tensor, and reads its sources when it is
+read: a part of a tensor in a file (`InFile`) only the rows that it meets, of pieces (`Assembled`) only the pieces that
+it meets, of any other the whole tensor.
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ class LazyTensor:
         return array.astype(np.float32) if self.dtype == "float16" else array
 
     def part(self, box: Box) -> LazyTensor:
-        """The part that begins at `box.start` and has the shape `box.shape`."""
+        """The part that begins at `box.start` and has the shape `box.shape`; reading it reads the whole tensor, except
+        in subclasses that know how to read less."""
         return LazyTensor(box.shape, self.dtype, lambda: self.read()[box.in_whole])
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Array], Array]) -> LazyTensor:
-        """The tensor that `change` makes of the values, of shape `shape`."""
+        """The tensor that `change` makes of the values (as `read` gives them), of shape `shape` and the same type."""
         return LazyTensor(shape, self.dtype, lambda: change(self.read()))
 
     def sliced(self, slices: Sequence[slice]) -> LazyTensor:
@@ -201,7 +203,8 @@ def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str)
 
 
 def to_bfloat16(values: Array) -> Array:
-    """The bits, uint16, of float32 values rounded to bfloat16, halves to even."""
+    """The bits, uint16, of float32 values rounded to bfloat16, halves to even. A NaN with other bits than numpy's
+    (0x7fc00000) may become infinite or 0."""
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
@@ -212,7 +215,8 @@ def from_bfloat16(bits: Array) -> Array:
 
 
 def rounds_to(main: LazyTensor, weight: LazyTensor) -> bool:
-    """Whether `main`, float32, gives exactly the bits of `weight` when it is rounded to the weight's type."""
+    """Whether `main`, float32, gives the values of `weight` when it is rounded to the weight's type. 0 and -0 count as
+    equal, a NaN never does."""
     values = main.read().reshape(weight.shape)
     if weight.dtype == "bfloat16":
         return np.array_equal(from_bfloat16(to_bfloat16(values)), weight.widened())

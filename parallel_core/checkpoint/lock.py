@@ -31,8 +31,9 @@ class InUse(OSError):
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that writes into a folder, as its lock file describes it. job: its name in a scheduler, in words;
-    since: local time."""
+    """A process that writes into a folder, as its lock file describes it. job: its name in a scheduler or, without
+    one, its parent process, in words; machine: the id of its machine and process namespace; since: local time; token:
+    random, of this holder alone."""
 
     job: str
     host: str
@@ -68,7 +69,7 @@ class Holder:
 
     @property
     def runs_here(self) -> bool:
-        """Whether it still runs on this machine."""
+        """Whether it still runs on this machine in this process namespace; False if its start time is not known."""
         return self.is_here and self.start is not None and start_time(self.pid) == self.start
 
     @property

@@ -79,7 +79,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class Manifest(Run):
-    """A run's position, name -> tensor, and name -> file of one checkpoint."""
+    """All that one checkpoint's manifest says: the run's part, and by name the tensors and the records of files."""
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)
@@ -102,13 +102,15 @@ class Manifest(Run):
 
     @property
     def unverified(self) -> list[str]:
-        """Names of files without checksums, in which a changed byte would not be found."""
+        """Names of files without checksums, in which a changed byte would not be found; the manifest's own among them
+        if it has no digest."""
         bare = [name for name, record in self.files.items() if not record.crc32]
         return bare if self.digest else [MANIFEST, *bare]
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":
-        """The manifest of a checkpoint's directory. Raises ValueError naming the file if it is not one."""
+        """The manifest of a checkpoint's directory. Raises ValueError naming the file if it is missing, damaged, of
+        another version, or not possible (`check`)."""
         path = directory / MANIFEST
         try:
             content = read_json(plain_file(directory, MANIFEST))
@@ -136,10 +138,10 @@ class Manifest(Run):
             ) from error
 
     def check(self, directory: Path) -> None:
-        """Raise ValueError if the manifest, which can come from anybody, is not possible: a field is none that a run
-        writes, the iteration is not that of the folder's name, a file would lie outside of the directory or has no
-        proper checksums, or a tensor is of an unknown type, larger than all files, or not covered exactly once by its
-        shards."""
+        """Raise ValueError if the manifest, which can come from anybody, is not possible: a field has a type or value
+        that no run writes, the iteration is not that of the folder's name (iter_*), a file is a link or would lie
+        outside of the directory, a checksum is no number (a file may have none at all), or a tensor is of an unknown
+        type, larger than all files, in a file that is not listed, or not covered exactly once by its shards."""
         _check_run(self)
         named = re.fullmatch(r"iter_(\d{7,})", directory.name)
         if named and int(named[1]) != self.iteration:
@@ -192,7 +194,8 @@ def _check_run(run: Run) -> None:
 
 
 def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:
-    """A StoredTensor from its JSON form."""
+    """A StoredTensor from its JSON form. Raises ValueError for a box whose numbers are not whole, KeyError for what is
+    missing."""
     shards = (Shard(shard["file"], tuple(map(_box_from, shard["pieces"]))) for shard in entry["shards"])
     return StoredTensor(tuple(entry["shape"]), entry["dtype"], tuple(shards))
 
@@ -205,8 +208,8 @@ def _box_from(entry: Mapping[str, Any]) -> Box:
 
 
 def merge_tensors(parts: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
-    """Name -> tensor with the shards of all writers. Raises AssertionError if writers disagree on a tensor or shards
-    are missing."""
+    """Name -> tensor with the shards of all writers. Raises AssertionError if writers disagree on a tensor's shape or
+    type, or shards are missing."""
     merged: dict[str, StoredTensor] = {}
     for part in parts:
         for name, tensor in part.items():

@@ -27,7 +27,9 @@ _TYPES = {dtype.mindspore: dtype for dtype in DTYPES.values()}
 
 
 def write_mindspore(path: Path, tensors: Mapping[str, Array | LazyTensor]) -> FileRecord:
-    """Write MindSpore's file and bring it to the disk; tensors that are not in memory are read one by one."""
+    """Write MindSpore's file of these tensors, by name, and bring it to the disk; tensors that are not in memory are
+    read one by one. Returns the file's record for a manifest. Raises ValueError for a type that checkpoints do not
+    hold."""
     return write_blocks(path, _blocks(as_lazy(tensors)))
 
 
@@ -109,10 +111,12 @@ class MindSporeFile(TensorFile):
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """A file of tensors to read from: MindSpore's or a safetensors file, by the ending of its name."""
+    """A file of tensors to read from: MindSpore's if its name ends in .ckpt, else a safetensors file. Raises ValueError
+    naming the file if it isn't one, or isn't whole."""
     return MindSporeFile(path) if path.suffix == SUFFIX else TensorFile(path)
 
 
 def write_by_name(path: Path, tensors: Mapping[str, Array | LazyTensor]) -> FileRecord:
-    """Write MindSpore's or a safetensors file, by the ending of its name, and bring it to the disk."""
+    """Write MindSpore's file if its name ends in .ckpt, else a safetensors file, of these tensors, by name, and bring
+    it to the disk. Returns the file's record for a manifest. Raises ValueError for a type that the file cannot hold."""
     return (write_mindspore if path.suffix == SUFFIX else write_tensors)(path, tensors)

@@ -57,24 +57,26 @@ def _difference(path: str, one: AllConfig, other: AllConfig) -> Difference:
 
 def meant(path: str, config: AllConfig) -> Any:
     """The value with which the option at `path` acts: the one that counts where none is given, and in one form where it
-    can be said in several."""
+    can be said in several; None for an option that is compared by another one's value."""
     name = path.partition(".")[2]
     return _MEANINGS[name](config) if name in _MEANINGS else attrgetter(path)(config)
 
 
 def layers_with_experts(frequency: int | list[int], layers: int) -> list[int]:
-    """For each layer 1 if --moe-layer-freq gives it experts, else 0."""
+    """For each layer 1 if --moe-layer-freq gives it experts, else 0; a list is copied, whatever its length."""
     return [int(layer % frequency == 0) for layer in range(layers)] if isinstance(frequency, int) else list(frequency)
 
 
 def layers_with_window(size: int | None, skip_freq: int | list[int] | None, layers: int) -> list[int]:
-    """For each layer 1 if --window-size and --window-attn-skip-freq give it the window, else 0."""
+    """For each layer 1 if --window-size and --window-attn-skip-freq give it the window, else 0. Layers that a list
+    lacks are as its last; without `skip_freq` all have it, if there is one."""
     window = SlidingWindowConfig(size=size, skip_freq=skip_freq)
     return [int(size is not None and window.is_in(layer)) for layer in range(layers)]
 
 
 def layers_with_states(frequency: int | list[int] | None, layers: int) -> list[int]:
-    """For each layer 1 if by --linear-attention-freq it keeps a state instead of keys and values, else 0."""
+    """For each layer 1 if by --linear-attention-freq it keeps a state instead of keys and values, else 0. Layers that a
+    list lacks are as its last; for None all keep one."""
     linear = LinearAttentionConfig(linear_attention_freq=frequency)
     return [int(linear.is_linear(layer)) for layer in range(layers)]
 
@@ -87,8 +89,8 @@ def shares_of_all(config: AllConfig) -> bool:
 
 
 def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
-    """(groups of experts, groups from which a token's experts may come, experts by whose scores a group is chosen);
-    Nones if all groups may be chosen."""
+    """Three numbers: of groups of experts, of groups from which a token's experts may come, of a group's best experts
+    by whose scores it is chosen; Nones if all groups may be chosen."""
     rule = RoutingRule.of(config.moe_config)
     if rule.group_topk is None or rule.group_topk >= rule.groups:
         return None, None, None
@@ -96,15 +98,16 @@ def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
 
 
 def scaling(config: AllConfig) -> str | None:
-    """The kind of stretching of positions; None without one, and for a factor of 1 (Megatron's default in latent
-    attention)."""
+    """The kind of stretching of positions (--rope-scaling-type); None without one, and for yarn or llama3 with a factor
+    of 1 (Megatron's default in latent attention)."""
     model = config.model_config
     factors = {"yarn": model.rotary_factor, "llama3": model.rope_scaling.factor}
     return None if factors.get(model.rope_scaling.type or "") == 1 else model.rope_scaling.type
 
 
 def original_length(config: AllConfig) -> int:
-    """The number of positions up to which they are not stretched."""
+    """The number of positions up to which rotary positions are not stretched: the given one, else Megatron's default
+    for the kind of stretching (8192 of llama3, 4096 of yarn), else --max-position-embeddings."""
     model = config.model_config
     default = ORIGINAL_LENGTHS.get(scaling(config) or "", model.max_position_embeddings)
     return model.rope_scaling.original_max_position_embeddings or default
@@ -123,7 +126,7 @@ def _band(config: AllConfig) -> int | None:
 
 
 def latent_norm_epsilon(config: AllConfig) -> float:
-    """The epsilon with which the norms of latents act."""
+    """The epsilon with which the norms of latents act: their own or, where none is given, --norm-epsilon."""
     return config.model_config.multi_latent_attention.latent_norm_epsilon or config.model_config.norm_epsilon
 
 

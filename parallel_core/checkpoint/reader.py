@@ -21,8 +21,8 @@ _WIDENED = (*FLOATS, "float64")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Two sizes of a vocabulary: `unpadded`, the number of the tokenizer's ids, and `padded`, the number of rows in a
-    table with a row for each id, rounded up, as for the tensor-parallel size to divide it. None: not known."""
+    """Two sizes of a vocabulary: `unpadded`, the number of the tokenizer's ids, and `padded`, the number of rows of the
+    embedding table: that number rounded up, so that tensor-parallel ranks have equally many. None: not known."""
 
     unpadded: int | None
     padded: int | None
@@ -43,9 +43,11 @@ class CheckpointReader:
         """Keys of another tool's settings that are not taken over and may describe the network."""
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """Sentences about files that are missing, of another size, or with other bytes than were written.
+        """Sentences, one for each damaged file: it is missing, has another size, or has other bytes than were written,
+        where the manifest holds its checksums.
 
-        Reading everything takes time, so ranks can divide the files: this is share number `share` of `shares`.
+        Reading everything takes time, so ranks can divide the files: `share` (from 0) of `shares` looks at every
+        `shares`-th file.
         """
         files = list(self.manifest.files.items())[share::shares]
         found = (damage(self.directory / name, record, open_tensors) for name, record in files)
@@ -62,15 +64,15 @@ class CheckpointReader:
         return name in self.manifest.tensors
 
     def problem(self, name: str, spec: ShardSpec) -> str | None:
-        """A sentence saying why the tensor `name` is missing, does not fit `spec`, or is not whole in the files; None
-        if it can be read."""
+        """The sentence of `shape_problem`, or one saying why the files do not hold the tensor `name` as the manifest
+        says; None if it can be read."""
         tensor = self.manifest.tensors.get(name)
         of_storage = None if tensor is None else self._storage_problem(name, tensor)
         return self.shape_problem(name, spec) or of_storage
 
     def shape_problem(self, name: str, spec: ShardSpec) -> str | None:
-        """A sentence saying why the tensor `name` is missing from the manifest or does not fit `spec`; None if it fits.
-        No file is read."""
+        """A sentence saying that the tensor `name` is missing from the manifest, does not fit `spec`, or is of no
+        floating-point type; None if it fits. No file is read."""
         tensor = self.manifest.tensors.get(name)
         if tensor is None:
             return f"{name}: the model has it, the checkpoint {self.directory} does not"
@@ -105,7 +107,8 @@ class CheckpointReader:
         return config_for_inference(self.manifest.config)
 
     def settings_problems(self, config: AllConfig) -> list[str]:
-        """A sentence for each setting of the network in which `config` and the checkpoint's configuration differ."""
+        """Sentences, one for each setting of the network in which `config` and the checkpoint's configuration differ;
+        settings that act in only one of the two are told only if no others differ. Raises ValueError as `config`."""
         found = differences(config, self.config)
         return [f"{difference}: the checkpoint {self.directory} has {difference.other}" for difference in found]
 
@@ -138,10 +141,10 @@ class CheckpointReader:
         return None if dtype == said else f"{file.path}: {name} is {dtype}, the manifest says {said}"
 
     def read(self, name: str, place: Place, out: Array) -> Array:
-        """Write a rank's shard of a tensor, from whatever layout it was saved in, into `out`, of the shard's shape;
-        `out`.
+        """Write a rank's shard of a tensor, from whatever layout it was saved in, into `out`, of the shard's shape, and
+        return `out`. Padding that the checkpoint lacks keeps the values it has in `out`.
 
-        Padding that the checkpoint lacks keeps the values it has in `out`.
+        Raises KeyError for a name that the checkpoint lacks, ValueError for a file that cannot be read.
         """
         assert out.shape == place.shape, (name, out.shape, place)
         for shard, copies in _copies(self.manifest.tensors[name], place.boxes):

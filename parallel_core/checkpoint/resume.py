@@ -22,7 +22,7 @@ _MODEL_FIX = "give the flags of the run that saved it (--use-checkpoint-args tak
 def resume_findings(config: AllConfig) -> Iterator[Finding]:
     """Findings for differences between a sound configuration and the checkpoint of ours that it loads: settings of the
     network and shapes of weights, unless --dist-ckpt-strictness lets these differ, and the schedule of a run that goes
-    on."""
+    on. None about a checkpoint that cannot be read: loading tells that."""
     checkpoint = config.training_config.checkpoint
     reader = _native(config) if checkpoint.load_checkpoint else None
     if reader is None:

@@ -37,9 +37,11 @@ _REMEDY = (
 
 
 def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: AllConfig) -> list[str]:
-    """A sentence for each entry in which the states of the checkpoint's scheduler (`then`) and of the flags' (`now`)
-    differ; none if a flag says which of them counts. A run of --train-iters is told steps, one of --train-samples
-    samples."""
+    """A sentence for each entry given by a flag that `then`, the state of the checkpoint's scheduler, has and that is
+    another in `now`, that of the flags', whether or not the style of the schedule reads it; only the length over which
+    weight decay grows does not count where both keep it constant. None if --override-opt_param-scheduler or
+    --use-checkpoint-opt_param-scheduler says which state counts. If `then` has no schedule one sentence about that
+    alone, even with these flags. Lengths are told in steps with --train-iters, in samples with --train-samples."""
     if not isinstance(then.get("num_steps"), int | float):
         return ["the checkpoint was saved without its schedule; load the weights alone by --no-load-optim"]
     optimizer = config.optimizer_config

@@ -29,8 +29,9 @@ class HostMemory:
         self._lock = threading.Lock()
 
     def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, Array]:
-        """Name -> array for the bits of each of `tensors`; memory for other names is given back, and a `touch` that
-        still runs stops."""
+        """Name -> array for the bits of each of `tensors`, of the tensor's shape and not yet filled. Memory held under
+        the same name is reused if shape and type are the same; all other is freed, and a `touch` that still runs
+        stops."""
         wanted = as_lazy({name: tensor.values for name, tensor in tensors.items()})
         with self._lock:
             self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}
@@ -44,7 +45,7 @@ class HostMemory:
         return np.empty(shape, kind)
 
     def touch(self) -> None:
-        """Write zeros to all of the memory, so that the system provides it, until `hold` is called."""
+        """Write zeros to all of the memory, so that the system provides it; stops early if `hold` is called."""
         arrays = self._arrays
         for piece in (piece for array in arrays.values() for piece in _pieces(array)):
             with self._lock:
@@ -54,7 +55,8 @@ class HostMemory:
 
 
 class Snapshot:
-    """Copies of `tensors` in `memory`: begun at this moment, made by whoever calls `copy`, all there after `finish`."""
+    """Copies of `tensors`, as they are when this is made, in `memory`: made by the threads that call `copy`, all there
+    after `finish`, until which the tensors must not change."""
 
     def __init__(self, tensors: Mapping[str, LocalTensor], memory: HostMemory) -> None:
         sources, targets = as_lazy({name: tensor.values for name, tensor in tensors.items()}), memory.hold(tensors)

@@ -44,14 +44,14 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Array | LazyTensor], metadata: Mapping[str, str] | None = None
 ) -> FileRecord:
     """Write a safetensors file and bring it to the disk; lazy tensors are read one by one. metadata: the header's
-    `__metadata__`."""
+    `__metadata__`. Raises ValueError for a tensor whose type is none of DTYPES."""
     lazy = as_lazy(tensors)
     values = ((name, bits_of(tensor.read())) for name, tensor in lazy.items())
     return write_blocks(path, chain([("", _header(lazy, metadata))], values))
 
 
 def as_lazy(tensors: Mapping[str, Array | LazyTensor]) -> dict[str, LazyTensor]:
-    """The same tensors, those in memory as `LazyTensor` as well."""
+    """The same tensors by name, each as a `LazyTensor`, arrays without a copy."""
     return {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
 
 
@@ -73,8 +73,9 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
 
 
 def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]") -> str | None:
-    """A sentence about a file that is missing or differs from its record in size or checksums, with the damaged
-    tensors; None if it does not. All of it is read. opens: `TensorFile` or a subclass."""
+    """A sentence about a file that is missing, unreadable, or differs from its record in size or checksums, with the
+    names of up to five damaged tensors; None if it does not. All bytes are read, but for a record without checksums,
+    where the size alone is compared. opens: `TensorFile` or a subclass."""
     if not path.is_file():
         return f"{path}: missing"
     if path.stat().st_size != record.size:
@@ -133,7 +134,8 @@ def _end(header: Mapping[str, Any]) -> int:
 
 class TensorFile:
     """A safetensors file to read from; only tensors that are asked for are read. Raises ValueError naming the file if
-    it isn't one, or isn't whole."""
+    it isn't one, or isn't whole; methods raise it for a tensor whose type, shape and place in the header are not
+    possible."""
 
     kind = "safetensors"
 
@@ -211,13 +213,14 @@ class TensorFile:
         return dtype, shape, begin, end
 
     def tensor(self, name: str) -> LazyTensor:
-        """The tensor of this name, which is read when its values are asked for."""
+        """The tensor of this name, which is read when its values are asked for. Raises KeyError if the file has no
+        such tensor."""
         dtype, shape, begin, _ = self._place(name)
         return in_file(self.path, self._data_start + begin, shape, dtype)
 
     def array(self, name: str) -> Array:
         """The values of a tensor as a view of the mapped file, read from the disk when they are touched; bfloat16 as a
-        float32 copy."""
+        float32 copy. Raises KeyError if the file has no tensor of this name."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy
         values = self._data(begin, end).view(kind).reshape(shape)

@@ -29,7 +29,8 @@ from parallel_core.sharding import INSTANCES_OF_STATES, MODEL_KINDS, Coordinates
 from parallel_core.topology import Topology
 
 PREFIX = "network"
-"""The default beginning of files' names; names of safetensors files have it only if it is another."""
+"""The default of --ckpt-prefix, the beginning of files' names, which names of safetensors files leave out; another
+prefix stands before them."""
 
 
 class LocalTensor(NamedTuple):
@@ -40,11 +41,9 @@ class LocalTensor(NamedTuple):
 
 
 def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
-    """Global rank -> the name of its file by its place in the model, for every rank that writes: the first of those
-    with the same dense parameters, or experts, or with `sharded` the same part of the optimizer's state of either.
-
-    The name is as in Megatron's folders; where replicas divide something among themselves, with the replica's number.
-    """
+    """Global rank -> the name of its file (`file_name`), for every rank that writes: the first of those with the same
+    dense parameters, the first of those with the same experts, and with `sharded` also the first of those with the same
+    part of the optimizer's state of either."""
     kinds = [*MODEL_KINDS, *(INSTANCES_OF_STATES.values() if sharded else ())]
     names = {}
     for rank in range(topology.world_size):
@@ -56,8 +55,8 @@ def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
 
 
 def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
-    """Name of a rank's file: its place in the model as in Megatron's folders, then its number among the replicas, if
-    it is not the first."""
+    """Name of a rank's file: tensor-parallel rank and pipeline stage as in Megatron's folders, then `replica`, the
+    rank's number in its dp-cp group, unless that is 0."""
     return f"mp_rank_{tensor_rank:02d}_{stage:03d}{f'_{replica:03d}' if replica else ''}.safetensors"
 
 
@@ -68,9 +67,11 @@ class FileNames:
     is_mindspore: bool = False
     """Whether files have MindSpore's own format and MindSpeed-Core-MS's names (--ckpt-format ckpt)."""
     prefix: str = PREFIX
+    """The beginning of names (--ckpt-prefix)."""
 
     def of(self, rank: int, place: str, iteration: int) -> str:
-        """The name of a rank's file; place: its entry in `writers`."""
+        """The name of a rank's file. place: the rank's entry in `writers`, the name in the safetensors format;
+        iteration: part of the name in MindSpore's format."""
         if self.is_mindspore:
             return f"{self.prefix}_rank_{rank}-0_{iteration}{SUFFIX}"
         return place if self.prefix == PREFIX else f"{self.prefix}_{place}"
@@ -91,7 +92,8 @@ def is_state_written(spec: ShardSpec, coordinates: Coordinates, *, sharded: bool
 
 
 def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> None:
-    """Write one writer's file `name` into the hidden directory, and the note of the tensors in it."""
+    """Write one writer's file `name`, and the note of the tensors in it, into `partial`, the hidden directory of a
+    checkpoint that is not complete."""
     stored = {
         key: StoredTensor(tensor.place.spec.shape, str(tensor.values.dtype), (Shard(name, tensor.place.boxes),))
         for key, tensor in tensors.items()
@@ -101,7 +103,8 @@ def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> 
 
 
 def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:
-    """Make the manifest of the notes that the writers of these files left, and remove the notes."""
+    """Write the manifest, made of `run` and of the notes that the writers of the files `names` left, remove the notes,
+    and return the manifest. Raises ValueError if a note is missing."""
     notes = {name: _note(partial, name) for name in names}
     missing = [name for name, note in notes.items() if not note.exists()]
     if missing:

@@ -9,7 +9,7 @@ import numpy as np
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.checkpoint.reader import CheckpointReader
-from parallel_core.compare.differences import ROUNDINGS, Difference, allowed, distance, place_in_model
+from parallel_core.compare.differences import ROUNDINGS, SAME, Difference, allowed, distance, place_in_model
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import ShardSpec, place
 
@@ -17,7 +17,7 @@ ONE = {name: (0, 1) for name in ("tp", "ep", "expert-tp", "pp", "dp", "cp")}
 
 
 def whole(reader: CheckpointReader, name: str) -> Array:
-    """A checkpoint's tensor `name`, whole, as float32."""
+    """A checkpoint's tensor `name`, whole, as float32. Raises KeyError and ValueError as `CheckpointReader.read`."""
     shape = reader.manifest.tensors[name].shape
     out = np.empty(shape, np.float32)
     return reader.read(name, place(ShardSpec(shape=shape, name=name), ONE), out)
@@ -25,7 +25,8 @@ def whole(reader: CheckpointReader, name: str) -> Array:
 
 def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference | None:
     """The first weight, in the order of the model, that differs between two runs' checkpoints of a step, or that only
-    one of them has; None if all agree. exact: values that differ at all count, else by more than rounding explains."""
+    one of them has; None if all agree. With `exact` any difference counts, without it one that rounding does not
+    explain. Raises ValueError for a folder without a readable checkpoint of the step."""
     readers = [open_checkpoint(folder, step) for folder in (one, other)]
     names = [set(reader.manifest.weights) for reader in readers]
     limit = 0.0 if exact else allowed("update", ["float32"], exact) / ROUNDINGS["update"] * ROUNDINGS["gradient"]
@@ -52,8 +53,8 @@ def _without_padding(readers: Sequence[CheckpointReader], arrays: Sequence[Array
 
 
 def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
-    """The first of the ascending steps for which `differs` holds, where it holds for all later ones, too; None if it
-    does not for the last."""
+    """The first of the ascending `steps` for which `differs` holds, found by bisection: it must hold for all later
+    ones, too. None if it does not hold for the last, or there are no steps."""
     if not steps or not differs(steps[-1]):
         return None
     low, high = 0, len(steps) - 1
@@ -64,8 +65,9 @@ def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
 
 
 def bisected(one: Path, other: Path, exact: bool) -> tuple[list[str], bool]:
-    """The lines to print about the first checkpoint in which the weights of two runs' folders differ, and whether any
-    differ. Raises ValueError where no step's checkpoint is in both folders."""
+    """(lines to print about the first checkpoint in which the weights of two runs' folders differ, whether any differ);
+    all later ones are taken to differ, too. exact: as for `first_weight`. Raises ValueError where no step's checkpoint
+    is in both folders."""
     steps = sorted({*commit.steps(one)} & {*commit.steps(other)})
     if not steps:
         raise ValueError(f"{one}, {other}: have no checkpoint of the same step; save both with one --save-interval")
@@ -79,7 +81,7 @@ def bisected(one: Path, other: Path, exact: bool) -> tuple[list[str], bool]:
     first = halved(steps, differs)
     looked = f"{len(steps)} checkpoints of both, {len(found)} of them read"
     if first is None:
-        return [f"{looked}: weights are the same up to step {steps[-1]}, as far as rounding tells"], False
+        return [f"{looked}: weights are the same up to step {steps[-1]}, {SAME[exact]}"], False
     before = max((step for step in steps if step < first), default=0)
     again = f"with --load {one} --ckpt-step {before} " if before else ""
     return [

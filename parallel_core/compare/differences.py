@@ -22,8 +22,10 @@ FEWER = 8
 NEGLIGIBLE = 1e-4
 """The share of the largest norm among the gradients, or updates, below which another's is zero but for rounding, such
 as those of keys' biases: distances are relative to it at least."""
+SAME = {True: "and nothing differs", False: "as far as rounding tells"}
+"""Whether any other bit is a difference (--exact) -> the words behind runs or weights that are called the same."""
 EXACT = ("lr", "weight_decay", "loss_scale", "skipped")
-"""Figures that no sum over tokens or ranks gives: they must agree to within 1e-12."""
+"""Figures that no sum over tokens or ranks gives: they must agree to within 1e-12 of their size."""
 
 
 class Difference(NamedTuple):
@@ -35,10 +37,14 @@ class Difference(NamedTuple):
     name: str
     """Global name of the parameter, name of the cell that gave the activation, "tokens" for data; else ""."""
     micro_batch: int | None
+    """Number of the micro-batch within the global batch, for data and activations; else None."""
     distance: float
-    """Norm of the difference over the norm of the other run's figure."""
+    """Norm of the difference over the norm of the other run's figure, at least `NEGLIGIBLE` of the largest one's for
+    gradients and updates; infinite for data, and where shapes differ or only one run has it."""
     allowed: float
+    """The distance that rounding explains; 0: any distance counts."""
     detail: str = ""
+    """More about the difference, for messages."""
 
     def __str__(self) -> str:
         where = f" of {self.name}" if self.name else ""
@@ -48,8 +54,8 @@ class Difference(NamedTuple):
 
 
 def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
-    """The relative distance of a kind of figure that rounding explains: in the coarser of two runs' types (`dtypes`),
-    for weights in float32 whatever the types; 0 with `exact`."""
+    """The relative distance of a kind of figure, a key of `ROUNDINGS`, that rounding explains: in the coarser of two
+    runs' types (`dtypes`), for weights in float32 whatever the types; 0 with `exact`."""
     if exact:
         return 0.0
     of_types = ("float32",) if kind == "weight" else dtypes
@@ -58,8 +64,9 @@ def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
 
 
 def differences(step: int, one: Step, other: Step, exact: bool = False) -> Iterator[Difference]:
-    """The differences of two runs' records of a step, only the first of each kind, in the order of the computation.
-    exact: values that differ at all count, else by more than rounding explains."""
+    """The differences of two runs' records of a step, only the first of each kind, in the order of the computation;
+    what only one of them has is not compared. With `exact` any difference counts, without it one that rounding does not
+    explain; the figures of `EXACT` may always be 1e-12 of their size apart."""
     types = [one.dtype, other.dtype]
     kinds = (
         _parameters("weight", step, one.before, other.before, types, exact, backwards=False),
@@ -80,8 +87,8 @@ def _updates(step: Step) -> dict[str, Sample]:
 
 
 def distance(one: Array, other: Array, least: float = 0.0) -> float:
-    """norm(one - other) / max(norm(other), least); infinite for different shapes, for arrays with infinities or NaNs
-    that are not equal throughout, and where that divides by 0, unless the arrays are equal."""
+    """norm(one - other) / max(norm(other), least), norms over all entries; infinite for different shapes, for arrays
+    with infinities or NaNs that are not equal throughout, and where that divides by 0, unless the arrays are equal."""
     if one.shape != other.shape:
         return math.inf
     apart = one.astype(np.float64) - other
@@ -136,8 +143,8 @@ def _parameters(
 
 
 def place_in_model(name: str) -> tuple[int, list[tuple[int, int | str]]]:
-    """A key that sorts global names of parameters as the model computes: embeddings, layers by number, the last norm,
-    the head."""
+    """A key that sorts global names of parameters, or of cells, as the model computes: embeddings, layers by number,
+    the last norm, multi-token prediction, the head, any others."""
     begins = ("embedding", "decoder.layers", "decoder", "mtp", "output_layer")
     rank = next((number for number, begin in enumerate(begins) if name.startswith(begin)), len(begins))
     parts = {"input_layernorm": 0, "self_attention": 1, "pre_mlp_layernorm": 2, "mlp": 3}

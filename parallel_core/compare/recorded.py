@@ -13,6 +13,8 @@ MICRO_BATCH counts within the global batch, ORDER is the place in the model, NAM
 """
 
 import json
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,7 @@ class Step:
     """The recorded figures and samples of one step of a run."""
 
     figures: dict[str, Any] = field(default_factory=dict)
+    """Name (loss, grad_norm, lr, ...) -> figure of the whole step."""
     dtype: str = "float32"
     """The type in which layers compute."""
     tokens: dict[int, Array] = field(default_factory=dict)
@@ -57,7 +60,7 @@ def step_folder(folder: Path, step: int) -> Path:
 
 
 def key(*words: object) -> str:
-    """The key of an array in a rank's file: words between bars."""
+    """The key of an array in a rank's file: its words joined by bars (|)."""
     return _BAR.join(map(str, words))
 
 
@@ -75,8 +78,9 @@ def of_parameters(kind: str, wholes: Mapping[str, Array]) -> dict[str, Array]:
 def write_step(
     folder: Path, step: int, rank: int, arrays: Mapping[str, Array], figures: Mapping[str, Any] | None, dtype: str
 ) -> None:
-    """Write a rank's file of a step's record, and step.json if `figures` are given, which one rank does. dtype: the
-    type in which layers compute. Raises OSError."""
+    """Write a rank's file of a step's record below `folder`, and step.json if `figures` are given, which one rank does.
+    arrays: by their keys in the file (`key`). dtype: the type in which layers compute. Raises OSError if a file cannot
+    be written."""
     place = step_folder(folder, step)
     place.mkdir(parents=True, exist_ok=True)
     with replacing(place / f"rank_{rank}.npz") as file:
@@ -92,14 +96,15 @@ def recorded_steps(folder: Path) -> list[int]:
 
 
 def read_record(folder: Path, step: int) -> Step:
-    """The record of a step in the folder `folder`, put together from all ranks' files. Raises ValueError where
-    something is missing or damaged."""
+    """The record of a step in the folder `folder`, put together from the ranks' files in it. Raises ValueError if
+    step.json is missing or damaged, or a rank's file is damaged or lacks positions or [norm, digest] of an array in it;
+    a rank's file that is missing is not noticed."""
     place = step_folder(folder, step)
     try:
         told = json.loads((place / FIGURES).read_text())
         files = [dict(np.load(path)) for path in sorted(place.glob("rank_*.npz"))]
         return _together(Step(told["figures"], told["dtype"]), files)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, LookupError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{place}: is no whole record of a step ({error}); record it again") from error
 
 

@@ -21,7 +21,8 @@ _OWN = ("training_config.output_dir",)
 
 
 class ComparedRun:
-    """A run to compare: its steps by number from 1, and its configuration and environment as flat tables of texts."""
+    """A run to compare: its steps by number from 1; `settings` (its configuration) and `environment` as tables of
+    path -> text, empty where the folder does not have them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,12 +50,14 @@ class ComparedRun:
 
     @property
     def dtype(self) -> str:
-        """The type in which layers compute."""
+        """The type in which layers compute, by `settings`; float32 where they do not say."""
         named = self.settings.get("training_config.bf16"), self.settings.get("training_config.fp16")
         return "bfloat16" if named[0] == "true" else "float16" if named[1] == "true" else "float32"
 
     def step(self, step: int) -> Step:
-        """The figures of step `step`, with activations, gradients and weights where they are recorded."""
+        """The figures of step `step`, with activations, gradients and weights where they are recorded; with
+        `previous` only if the record has no weights from before the step, and the record that was read last is that of
+        step - 1. Raises ValueError for a record that is damaged."""
         if step not in self._recorded:
             return self.figures(step)
         found = self._case_step(step) if self._is_case else read_record(self._recorded[step], step)
@@ -124,8 +127,9 @@ def apart(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 
 
 def first_differences(one: ComparedRun, other: ComparedRun, exact: bool) -> list[Difference]:
-    """The differences of the first step, of those that both runs have, in which there are any. exact: values that
-    differ at all count, else by more than rounding explains."""
+    """The differences of the first step, of those that both runs have, in which there are any; empty if there is none.
+    With `exact` any difference counts, without it one that rounding does not explain; the figures of
+    `differences.EXACT` may always be 1e-12 of their size apart."""
     for step in sorted({*one.steps} & {*other.steps}):
         is_recorded = step in one.recorded and step in other.recorded
         pair = (one.step(step), other.step(step)) if is_recorded else (one.figures(step), other.figures(step))

@@ -17,7 +17,7 @@ ENTRIES = 1 << 16
 
 
 def spacing(size: int, most: int = POINTS) -> int:
-    """The distance between two kept places, such that at most `most` of `size` are kept."""
+    """The distance between two kept places, the least such that at most `most` of `size` are kept; 1 at least."""
     return max(1, -(-size // most))
 
 
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
     values: Array
     """Float32 vector of entries at even distances."""
     norm: float
-    """Norm of the whole array, not of the entries alone."""
+    """Norm of the whole array; of a difference (`minus`) that of the entries alone."""
     digest: int
     """crc32 of the whole array's bytes as float32; 0: not known."""
 

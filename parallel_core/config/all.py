@@ -19,16 +19,18 @@ from parallel_core.schedules.generators import COMBINED, FOLDED, INTERLEAVED
 @dataclass(kw_only=True)
 class AllConfig(Sections):
     """The configuration of a run. Building it fills the options that follow from several sections and checks every
-    rule.
+    rule between sections; each section's own options and rules are checked when it is built.
 
-    Raises `ConfigError` (a `ValueError`) with all findings. A section afterwards knows the siblings that it names.
+    Raises `ConfigError` (a `ValueError`) with all findings, unless `gather_findings` takes them. A section afterwards
+    knows the siblings that it names.
     """
 
     def __post_init__(self) -> None:
         self.named: dict[str, str] = {}
         """Path of an option -> the flag or key of a file by which a user gave it, where that is known."""
         self.given: dict[str, Any] = {}
-        """Path of an option -> the value that it was built with, where that is known; others follow from these."""
+        """Path of an option -> the value that it was built with, where that is known; other options are derived or at
+        their defaults."""
         self.outcomes: list[dict[str, Any]] = []
         """Every flag and key that was given, and what became of it (`mapping.outcome`); empty where a script builds the
         config."""
@@ -119,7 +121,7 @@ class AllConfig(Sections):
     @property
     def takes_turns(self) -> bool:
         """Whether the two computations of a pair, one micro-batch's forward and another's backward, run side by side on
-        a stage and take turns: in the schedule combined-1f1b, and where tokens travel meanwhile
+        a stage and take turns: in the schedule combined-1f1b, or where tokens travel meanwhile
         (`overlaps_experts`)."""
         return self.overlaps_experts or self.parallel_config.pipeline_schedule == COMBINED
 
@@ -139,7 +141,8 @@ class AllConfig(Sections):
             self.training_config.training_iters = sizes.steps(samples) if sizes.is_sound else 1
 
     def train_for(self, iterations: int) -> None:
-        """Set the number of iterations, where epochs left it open until the data were there, and check the rules again.
+        """Set the number of iterations, where epochs left it open until the data were there, also as the length of the
+        decay if none was given, and check the rules again.
 
         Raises `ConfigError` if other options do not fit this number of iterations.
         """
@@ -148,13 +151,14 @@ class AllConfig(Sections):
         complain(judge(RULES, self))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Sections by name, options by the names under which users know them; None: not known yet."""
+        """Sections by name, options by the names under which users know them; a value that is refused or not known yet
+        is None."""
         return {section.name: getattr(self, section.name).to_dict() for section in fields(self)}
 
 
 def required_to_train(config: AllConfig) -> Iterator[Finding]:
-    """A finding for each option that only a training needs and that is missing: learning rate, and length. Epochs may
-    leave the number of iterations to the data."""
+    """A finding for each of these options that is missing: the learning rate, and the length, which a run that only
+    evaluates (--skip-train) does not need. Epochs may leave the number of iterations to the data."""
     training = config.training_config
     if config.optimizer_config.learning_rate is None:
         yield Finding("--lr", None, "must be given", "add it")

@@ -46,7 +46,7 @@ def gather_findings() -> Iterator[list[Finding]]:
 
 
 def complain(findings: Iterable[Finding]) -> None:
-    """Raise `ConfigError` for a non-empty list, or hand it to the surrounding `gather_findings`."""
+    """Hand findings to the surrounding `gather_findings`; without one raise `ConfigError` if there are any."""
     findings = list(findings)
     gathered = _gathered.get()
     if gathered is not None:
@@ -56,7 +56,8 @@ def complain(findings: Iterable[Finding]) -> None:
 
 
 def judge(rules: Iterable[Any], subject: Any) -> Iterator[Finding]:
-    """Findings of the rules (functions that yield findings) about `subject`, as far as it is known."""
+    """Findings of the rules (functions that yield findings) about `subject`; a rule goes no further where it reads a
+    value that is wrong or not known, and a finding about such a value is left out."""
     for rule in rules:
         try:
             yield from (finding for finding in rule(subject) if not isinstance(finding.value, Unknown))
@@ -76,13 +77,15 @@ def option(
     missing: str = "add it",
     of: str = "network",
 ) -> Any:
-    """A field that is filled by `flag` and must lie in the given range; `missing` is the fix where it must be given.
+    """A field that is filled by `flag` and must lie in the given range and be one of `choices`, if there are any.
+    missing: the fix that an error names where a required field is not given.
 
     of: in the sections of the model, the part that the option describes: "network", the function that the model
-    computes; "shapes", which names and shapes of its parameters tell as well; "run", its training, rounding or layout.
+    computes; "shapes", a part of that which names and shapes of its parameters tell as well; "run", its training,
+    rounding or layout.
 
-    A field that defaults to None may be None whatever its annotation says: then it is derived from other fields, and
-    has its annotated type once the config is built.
+    A field that defaults to None may be None whatever its annotation says. If the annotation has no None, the field is
+    derived from other fields, and has its annotated type once the config is built.
     """
     metadata = {
         "flag": flag,
@@ -131,8 +134,8 @@ def _options_of(cls: Any) -> tuple[Field[Any], ...]:
 
 
 def has_type(value: Any, hint: Any) -> bool:
-    """Whether `value` may stand in a field with the annotation `hint` (an int for a float; a bool for nothing but a
-    bool)."""
+    """Whether `value` may stand in a field with the annotation `hint`. An int may stand for a float, but a bool for no
+    number; of what is in a container only a list's entries are checked."""
     if hint is Any:
         return True
     if get_origin(hint) in (types.UnionType, Union):
@@ -172,7 +175,8 @@ def _broken_rule(metadata: Any, hint: Any, value: Any) -> str | None:
 
 @dataclass(kw_only=True)
 class Config:
-    """Base of the config sections: checks every `option` field, then derives, then applies the section's rules."""
+    """Base of the config sections: checks every `option` field, then derives, then applies the section's rules. Raises
+    `ConfigError` after the first of these checks that finds something, unless `gather_findings` takes the findings."""
 
     def __post_init__(self) -> None:
         complain(self._wrong_fields())
@@ -185,7 +189,8 @@ class Config:
         fit."""
 
     def fill(self, name: str, value: Callable[[], Any]) -> None:
-        """Give field `name` its derived value, if the user gave none."""
+        """Give field `name` the value that `value()` derives, if it is None; `Unknown` if that reads a value that is
+        wrong or not known."""
         if getattr(self, name) is None:
             try:
                 setattr(self, name, value())
@@ -198,7 +203,7 @@ class Config:
 
     def breaks(self, name: str, rule: str, fix: str = "change one of them", value: Any = None) -> Finding:
         """The finding that option `name`, under its flag, breaks a rule. value: the value as the message shows it, if
-        it is not the option's own."""
+        it is not the option's own; a truth value is not shown."""
         held = getattr(self, name) if value is None else value
         flag = type(self).__dataclass_fields__[name].metadata["flag"]
         return Finding(flag, None if isinstance(held, bool) else held, rule, fix)
@@ -212,7 +217,8 @@ class Config:
         return self.breaks(name, f"does not go with {other}", fix)
 
     def to_dict(self) -> dict[str, Any]:
-        """Options by the names under which users know them, sections inside as dictionaries; None: not known yet."""
+        """Options by the names under which users know them: those of concerns, and those that siblings show, among the
+        section's own, sections inside as dictionaries. A value that is refused or not known yet is None."""
         plain: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -247,7 +253,8 @@ def _plain(value: Any) -> Any:
 def section(cls: type[Config]) -> Any:
     """Make a config class with fields that are concerns or siblings: a dataclass that also shows their options.
 
-    The engine names the concern, which is what type checkers see; users' scripts and files may leave it out.
+    The project's own code names the concern (`training_config.precision.bf16`), which is what type checkers see; users'
+    scripts and files may leave it out (`training_config.bf16`).
     """
     made: Any = dataclass(kw_only=True)(cls)
     kinds = {entry.name: entry.metadata["concern"] for entry in fields(made) if "concern" in entry.metadata}

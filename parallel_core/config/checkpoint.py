@@ -8,7 +8,8 @@ from parallel_core.strictness import STRICTNESS
 
 
 def starts_a_name(prefix: str) -> bool:
-    """Whether names of files can start with `prefix`: it has no folder, and no dot or hyphen at its start."""
+    """Whether names of files can start with `prefix`: letters, digits, underscores, dots and hyphens, at least one, and
+    no dot or hyphen at its start."""
     return re.fullmatch(r"\w[\w.-]*", prefix) is not None
 
 

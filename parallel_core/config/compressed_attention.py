@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from parallel_core.config.base import Config, option
 
 INDEXED_RATIO = 4
-"""The tokens of an entry in layers whose windows overlap, and whose entries an indexer chooses among."""
+"""The number of tokens that an entry stands for in layers whose windows overlap, and whose entries an indexer chooses
+among."""
 
 
 @dataclass(kw_only=True)
 class CompressedAttentionConfig(Config):
-    """Attention in which a key is its own value, of the latest tokens and of entries for windows of earlier ones
-    (DeepSeek-V4, 2026)."""
+    """Attention to the latest tokens and to entries that stand for windows of earlier ones, in which a key is its own
+    value (DeepSeek-V4, 2026)."""
 
     ratios: list[int] | None = option("--compress-ratios", None)
     """For each layer the number of tokens that a compressed entry stands for; 0 or 1: it has no entries. With 4 the
@@ -36,10 +37,11 @@ class CompressedAttentionConfig(Config):
         return self.ratios is not None
 
     def ratio(self, layer: int) -> int:
-        """Tokens of an entry in the layer of this global number, from 0; 0: the layer has no entries."""
+        """The number of tokens that an entry stands for in the layer of this global number, from 0; 0: the layer has no
+        entries."""
         ratio = self.ratios[layer] if self.ratios and layer < len(self.ratios) else 0
         return ratio if ratio > 1 else 0
 
     def has_indexer(self, layer: int) -> bool:
-        """Whether an indexer chooses among the layer's entries."""
+        """Whether an indexer chooses among the entries of the layer of this global number, from 0."""
         return self.ratio(layer) == INDEXED_RATIO

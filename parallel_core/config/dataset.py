@@ -29,8 +29,8 @@ class InstructionConfig(Config):
     pack: bool = option("--pack", False)
     """Fill each sample with several conversations."""
     neat_pack: bool = option("--neat-pack", False)
-    """Read from the data's attention mask which packed conversation a token is of, and keep conversations from
-    attending to each other."""
+    """Read, with --reset-attention-mask, from the data's attention mask which packed conversation a token is of,
+    instead of looking for ends of text."""
     pad_to_seq_length: bool = option("--no-pad-to-seq-lengths", True)
     """Pad every sample to the full length."""
     pad_to_multiple_of: int = option("--pad-to-multiple-of", 8, at_least=1)
@@ -47,8 +47,8 @@ class InstructionConfig(Config):
     full_shuffle: bool = option("--full-shuffle-instruction-dataset", False)
     """Shuffle all passes over the data together."""
     fix_sub_seq_length: int = option("--fix-sub-seq-length", -1, at_least=-1)
-    """Number of tokens of each piece of a packed sample, of which none attends to another; -1: each conversation is a
-    piece."""
+    """Number of tokens of each piece of a packed sample, of which none attends to another with --reset-attention-mask;
+    -1: each conversation is a piece."""
     enable_thinking: bool | None = option("--enable-thinking", None)
     """Fill the template's place for reasoning; if not given, the data decide."""
 

@@ -1,5 +1,5 @@
-"""Options that only some model families have: stretched rotary positions, latent attention, constant scales, extra
-heads."""
+"""Options that only some model families have: stretched rotary positions, latent attention, constant scales, windows,
+multi-token prediction, sparse attention."""
 
 from dataclasses import dataclass
 
@@ -105,8 +105,7 @@ class ScalesConfig(Config):
     """Factor of the input of a gated activation's gate."""
 
     def of_scores(self, default: float) -> float:
-        """Factor of attention scores: --query-pre-attn-scalar, or `default` where that is not given, times
-        --key-multiplier."""
+        """Factor of attention scores: `attention`, or `default` where that is None, times `key`."""
         return (self.attention or default) * self.key
 
 
@@ -123,7 +122,8 @@ class SlidingWindowConfig(Config):
     """Every so many-th layer, or the layers that a list by layer has as 0, see all earlier tokens; none: no layer."""
 
     def is_in(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has the window; layers that a list lacks are as its last."""
+        """Whether the layer of this global number, from 0, has the window, if `size` gives one; layers that a list
+        lacks are as its last."""
         if self.skip_freq is None:
             return True
         if isinstance(self.skip_freq, list):

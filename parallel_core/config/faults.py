@@ -22,7 +22,8 @@ class FaultConfig(Config):
     check_for_spiky_loss: bool = option("--check-for-spiky-loss", False)
     """A loss ten times as high as any of the first 100 steps is a spike, as in Megatron."""
     check_for_large_grads: bool = option("--check-for-large-grads", False)
-    """A gradient norm ten times as high as any of the first 100 steps is a spike."""
+    """A gradient norm at least ten times the highest of the first 100 steps is a spike, as in Megatron: the step is
+    computed again (--rerun-mode), then --loss-spike-action decides."""
     loss_spike_deviations: float | None = option("--loss-spike-deviations", None, above=0)
     """A loss so many standard deviations above the mean of the last 100 steps, 20 at least, is a spike."""
     loss_spike_action: str = option("--loss-spike-action", REPORT, choices=(REPORT, SKIP, ROLL_BACK))

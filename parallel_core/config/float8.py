@@ -59,6 +59,6 @@ class Float8Config(Config):
 
     def rounds(self, layer: int | None, layers: int) -> bool:
         """Whether linears of layer `layer` (global number, from 0) of `layers` are rounded, where any are. layer: None
-        for one of multi-token prediction."""
+        for one of multi-token prediction, which is rounded."""
         first, last = self.num_layers_at_start_in_bf16, layers - self.num_layers_at_end_in_bf16
         return layer is None or not self.first_last_layers_bf16 or first <= layer < last

@@ -10,7 +10,7 @@ from parallel_core.findings import Finding
 from parallel_core.sharding import SHARDS_OF_STATES, Coordinates
 
 MEM_ALIGN = 256
-"""The elements to a multiple of which parameters are aligned: 512 bytes of a 16-bit type."""
+"""Number of elements; with --enable-mem-align each parameter begins at a multiple of it: 512 bytes of a 16-bit type."""
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,8 @@ class GradientConfig(Config):
     """Gather a layer's weights again for its backward (ZeRO stage 3), instead of keeping those of the forward until the
     update."""
     cpu_offload_params: bool = option("--cpu-offload-params", False)
-    """Keep a rank's part of the weights in host memory (ZeRO stage 3), where on a CPU all weights are in any case."""
+    """Keep a rank's part of the weights in host memory; needs ZeRO stage 3. Without effect on a CPU, whose weights are
+    there anyway."""
 
     def type_for(self, parameter_type: str) -> str:
         """The type in which gradients of parameters of type `parameter_type` are added up and reduced, by Megatron's
@@ -60,7 +61,8 @@ class GradientConfig(Config):
         return "float32" if self.accumulate_allreduce_grads_in_fp32 else parameter_type
 
     def type_sent(self, gradient_type: str) -> str:
-        """The type in which gradients that are added up in `gradient_type` are sent between data-parallel ranks."""
+        """The type in which gradients that are added up in `gradient_type` are sent between data-parallel ranks: that
+        of --communication-data-type, else `gradient_type`."""
         named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
         return gradient_type if self.communication_data_type is None else named[self.communication_data_type]
 

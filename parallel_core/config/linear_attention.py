@@ -7,7 +7,8 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class LinearAttentionConfig(Config):
-    """Gated delta nets (Yang et al., 2024) in the place of attention, in some layers."""
+    """Mixers that keep a state, gated delta nets (Yang et al., 2024) or lightning attention, in the place of attention
+    in some layers. The sizes below are those of gated delta nets."""
 
     linear_attention_freq: int | list[int] | None = option("--linear-attention-freq", None)
     """Every so many-th layer has attention, or the layers that a list by layer has as 0; the others a state, of the
@@ -24,8 +25,9 @@ class LinearAttentionConfig(Config):
     """Number of heads of values; those that share a key head are neighbours."""
 
     def is_linear(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has no attention; layers that a list lacks are as its
-        last."""
+        """Whether the layer of this global number, from 0, keeps a state instead of attention, in a model whose
+        --experimental-attention-variant is a mixer that keeps one; layers that a list lacks are as its last. Without
+        --linear-attention-freq all layers keep one."""
         frequency = self.linear_attention_freq
         if isinstance(frequency, list):
             return bool(frequency[min(layer, len(frequency) - 1)])

@@ -16,6 +16,7 @@ class WriterPlan(NamedTuple):
     flag: str
     """The flag that asks for it, with its value, for messages."""
     options: dict[str, Any]
+    """Arguments with which the back end is opened, by name."""
 
 
 @dataclass(kw_only=True)

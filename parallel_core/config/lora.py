@@ -69,7 +69,8 @@ class LoraConfig(Config):
 
 
 def names(pattern: str, path: str) -> bool:
-    """Whether a pattern of --lora-target-modules matches a whole path in the model, or its end behind a dot."""
+    """Whether a pattern of --lora-target-modules matches a whole path in the model, or its end behind a dot. Raises
+    re.error for a pattern that is no regular expression."""
     return _compiled(pattern).fullmatch(path) is not None
 
 

@@ -56,7 +56,8 @@ class ModelConfig(Config):
     vocab_size: int = option(
         "--padded-vocab-size", at_least=1, missing="add --vocab-size or a tokenizer whose files say it", of="shapes"
     )
-    """Rows of the embedding table: the tokenizer's vocabulary, padded to divide by the tensor-parallel size."""
+    """Rows of the embedding table, a multiple of the tensor-parallel size; by default the tokenizer's vocabulary,
+    padded by --make-vocab-size-divisible-by."""
     unpadded_vocab_size: int = option("--vocab-size", None, at_least=1, of="shapes")
     """Number of ids that the tokenizer can produce; `vocab_size` if not given."""
     make_vocab_size_divisible_by: int = option("--make-vocab-size-divisible-by", 128, at_least=1, of="run")
@@ -263,13 +264,14 @@ class ModelConfig(Config):
 
     @property
     def initial_std(self) -> float:
-        """Standard deviation of initial weights of matrices between embedding and output layer."""
+        """Standard deviation of initial weights of matrices between embedding and output layer, which output
+        projections divide further."""
         return self.init_method_std / sqrt(self.optimizer_config.width_multiplier)
 
     @property
     def copies_embedding(self) -> bool:
-        """Whether the last stage has a copy of the embedding for multi-token prediction; a folded pipeline, with first
-        and last chunk on one stage, needs none."""
+        """Whether a last stage that is not the first has a copy of the embedding for multi-token prediction; a folded
+        pipeline, with first and last chunk on one stage, needs none."""
         return self.multi_token_prediction.uses_embedding and not self.parallel_config.placement.folded
 
     @property

@@ -193,7 +193,8 @@ class MoEConfig(Config):
     @property
     def sampled_within(self) -> float:
         """The number j by which sampling (sparsemixer_topk) leaves out experts whose logit lies more than 2 j below the
-        best, relative to the larger magnitude of both logits: --moe-input-jitter-eps, 0.01 where that is not given."""
+        best, relative to the larger magnitude of the two: --moe-input-jitter-eps, 0.01 where that is 0 or not given,
+        and for a router that does not sample."""
         return (self.samples and self.moe_input_jitter_eps) or 0.01
 
     @property
@@ -216,7 +217,8 @@ class MoEConfig(Config):
         return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern == 0
 
     def kinds_of_layers(self, layers: int) -> set[bool]:
-        """The values that `has_experts` takes over `layers` layers: {True}, {False} or both."""
+        """The values that `has_experts` takes over `layers` layers: {True}, {False} or both. A list of
+        --moe-layer-freq counts as a whole, whatever its length."""
         if self.num_experts is None:
             return {False}
         pattern = self.moe_layer_freq

@@ -1,4 +1,4 @@
-"""Options of recomputation, in Megatron's and in MindFormers' notation."""
+"""Options of recomputation, in Megatron's and in MindFormers' notation, and of activations in host memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,8 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class RecomputeConfig(Config):
-    """Activation recomputation (Chen et al., 2016): Megatron's flags, and MindFormers' lists by stage."""
+    """Activation recomputation (Chen et al., 2016): Megatron's flags, and MindFormers' lists by stage; and activations
+    in host memory."""
 
     recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
     """Recompute in the backward pass modules of layers (selective), by default attention's core, or whole layers
@@ -83,7 +84,7 @@ class RecomputeConfig(Config):
 
     @property
     def offload_flag(self) -> str | None:
-        """The flag that asks for activations in host memory; None: no flag does."""
+        """The first flag given that asks for activations in host memory; None: no flag does."""
         asked = {
             "--swap-attention": self.swap_attention,
             "--cpu-offloading-num-layers": self.cpu_offloading_num_layers,
@@ -93,8 +94,8 @@ class RecomputeConfig(Config):
 
 
 def asks_for_nothing(value: Any) -> bool:
-    """Whether a recompute setting, in any of its forms, names no layer: it is False, 0, empty, or holds nothing
-    else."""
+    """Whether a recompute setting that is given names no layer: it is False or 0, or a list or dictionary that is empty
+    or holds nothing else. False for None."""
     if isinstance(value, dict):
         return all(asks_for_nothing(part) for part in value.values())
     if isinstance(value, list | tuple):
@@ -111,6 +112,6 @@ LISTED = (
     "select_comm_recompute",
     "select_comm_recompute_exclude",
 )
-"""Options that are lists by stage."""
+"""Options in MindFormers' notation: True, a number for each stage, lists of them, or such values by module."""
 STAGE_NAMES = ("recompute", "select_recompute", "select_comm_recompute")
 """Options that MindFormers' files have in the parallel section."""

@@ -10,6 +10,7 @@ from parallel_core.config.optimizer import OptimizerConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.recompute import RecomputeConfig
 from parallel_core.config.training import TrainingConfig
+from parallel_core.findings import shown
 
 
 @dataclass(kw_only=True)
@@ -33,7 +34,7 @@ class Sections:
 
     @property
     def has_too_many_chunks(self) -> bool:
-        """Whether there are more virtual stages than layers, embedding and output layer together."""
+        """Whether there are more virtual stages, over all ranks, than layers, embedding and output layer together."""
         return self._exceeds_layers(self.parallel_config.chunks * self.parallel_config.pipeline_model_parallel_size)
 
     def _exceeds_layers(self, parts: int) -> bool:
@@ -41,12 +42,12 @@ class Sections:
 
     @property
     def against_pairs(self) -> str:
-        """The first flag, as given, with which no forward can run beside a backward on a stage (whole layers
-        recomputed, offloaded, or gathered by ZeRO); "" if none is given."""
+        """The first flag, with its value, with which no forward can run beside a backward on a stage (recomputation of
+        whole layers, offloading of activations, ZeRO stages 2 and 3); "" if none is given."""
         recompute, stage = self.recompute_config, self.training_config.gradient.zero_stage
-        is_whole = recompute.recompute_granularity == "full" or recompute.recompute is not None
         found = {
-            "--recompute-granularity full": is_whole,
+            "--recompute-granularity full": recompute.recompute_granularity == "full",
+            shown("--recompute", recompute.recompute): recompute.recompute is not None,
             recompute.offload_flag or "": recompute.offload_flag is not None,
             f"--zero-stage {stage}": stage >= 2,
         }

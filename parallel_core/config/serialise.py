@@ -39,15 +39,15 @@ def put(settings: dict[str, Any], path: str, value: Any) -> None:
 
 
 def fits(value: Any, path: str) -> bool:
-    """Whether a value, not None, has the type of the option at a path."""
+    """Whether a value is not None and has the type of the option at a path. Raises KeyError if there is no option."""
     return value is not None and has_type(value, OPTIONS[path].type)
 
 
 def leaves(
     content: Mapping[str, Any], enter: Callable[[str], bool] = lambda path: True, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Path, as "a.b.c", and value of each entry of nested settings; a dictionary is an entry itself where enter(its
-    path) is False."""
+    """Path, as "a.b.c" behind `prefix`, and value of each entry of nested settings; a dictionary is an entry itself
+    where enter(its path) is False, and one that is empty gives no entry where it is True."""
     for key, value in content.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and enter(path):
@@ -58,7 +58,7 @@ def leaves(
 
 def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Path -> value of the options that settings name, without those that are None and those that a section only shows
-    of another section. Raises ValueError for an option that this version does not know."""
+    of another section. Raises ValueError for an option that this version does not know and that is not None."""
     said = {name: value for name, value in leaves(settings, lambda name: name not in _PATHS) if value is not None}
     unknown = said.keys() - _PATHS.keys()
     if unknown:
@@ -75,8 +75,8 @@ def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def build(values: Mapping[str, Any]) -> AllConfig:
-    """The configuration of path -> value; other options are at their defaults. Raises `ConfigError` for wrong values,
-    and for options that must be given."""
+    """The configuration of path -> value; other options are at their defaults or derived, and paths of no option are
+    passed over. Raises `ConfigError` for wrong values, and for missing options that must be given."""
     top = [path for path in SECTIONS if "." not in path]
     config = AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
     config.given = dict(values)
@@ -112,7 +112,7 @@ def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
 
 
 def model_of(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sections of `sections` that describe the model: model and experts."""
+    """The sections of `sections` that describe the model, model_config and moe_config; {} for one that is missing."""
     return {name: sections.get(name, {}) for name in MODEL}
 
 
@@ -122,7 +122,8 @@ def config_for_inference(
     **parallel: int | str | None,
 ) -> AllConfig:
     """The configuration of a saved model, adapters and tokenizer, on one process unless `parallel` says otherwise;
-    nothing of the training.
+    nothing of the training, and no rounding to 8 bits. The vocabulary is padded to a multiple of the tensor-parallel
+    ranks.
 
     dtype: type of parameters and of computation, instead of the checkpoint's. parallel: options of ParallelConfig by
     name, such as device_target or world_size.

@@ -41,7 +41,7 @@ class TrainingConfig(Config):
     check_weight_hash_across_dp_replicas_interval: int | None = option(
         "--check-weight-hash-across-dp-replicas-interval", None, at_least=1
     )
-    """Iterations from one check that data-parallel copies of weights are equal to the next."""
+    """Iterations between two checks that data-parallel copies of weights are equal."""
     log_interval: int = option("--log-interval", 100, at_least=1)
     """Iterations from one log line to the next."""
     eval_interval: int | None = option("--eval-interval", 1000, at_least=1)

@@ -58,8 +58,8 @@ def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) ->
 
 
 def enough_micro_batches(config: AllConfig) -> int:
-    """The number of micro-batches that show a schedule's warm-up, steady state and drain: more repeat the steady state,
-    and need no more memory. GPipe keeps all of them."""
+    """The number of micro-batches, at most the step's, that show a schedule's warm-up, steady state and drain: more
+    repeat the steady state, and need no more memory. GPipe, which keeps all micro-batches, needs all."""
     parallel, micro_batches = config.parallel_config, config.dataset_config.micro_batch_num
     if parallel.schedule_name == "gpipe":
         return micro_batches

@@ -17,6 +17,8 @@ class BufferBytes:
     """Bytes of one rank's buffers and optimizer states, from the first step on; padding included."""
 
     parameters: int
+    """Bytes of the parameters, frozen ones included; with ZeRO stage 3 those that a rank keeps, and the slots in which
+    a layer's are whole."""
     gradients: int
     """Bytes of gradients; with ZeRO stages 2 and 3 those that a rank keeps, and the slots in which a layer's are
     whole."""

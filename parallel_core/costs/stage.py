@@ -20,11 +20,13 @@ class StageParameter(NamedTuple):
     """Global name, global shape, cuts and groups."""
     spec: ParameterSpec
     chunk: int
+    """Number of its chunk among the stage's, from 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class StagePlan:
-    """One rank of a pipeline stage as planned, with everything that costs ask of it; each answer is computed once."""
+    """One rank of a pipeline stage as planned, tensor-parallel rank 0 of a replica, with everything that costs ask of
+    it; each answer is computed once."""
 
     config: AllConfig
     stage: int
@@ -62,7 +64,7 @@ class StagePlan:
 
     @property
     def frozen_bytes(self) -> int:
-        """Bytes of the parameters that are not trained, and so lie in no buffer."""
+        """Bytes of the rank's shards of the parameters that are not trained, and so lie in no buffer."""
         trains = self.config.lora_config.trains
         frozen = (parameter for parameter in self.named if not trains(parameter.shard))
         return sum(
@@ -71,8 +73,8 @@ class StagePlan:
 
     @cached_property
     def coordinates(self) -> Coordinates:
-        """Kind of group -> the rank's place in it and its size, for the groups that buffers are laid out by; of `dp`
-        only the size is right, its place is 0."""
+        """Kind of group -> the place in it of this rank, which is tensor-parallel rank 0 of its replica, and its size,
+        for the groups that buffers are laid out by; of `dp` only the size is right, its place is 0."""
         parallel = self.config.parallel_config
         tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
         replicas = parallel.data_parallel_size * parallel.context_parallel_size
@@ -153,7 +155,8 @@ def _without_numbers(chunk: Chunk) -> Chunk:
 
 
 def training_flops(config: ModelConfig, samples: int) -> float:
-    """FLOPs of forward and backward over `samples` sequences of --seq-length, by all ranks together."""
+    """FLOPs of forward and backward over `samples` sequences of --seq-length, by all ranks together; what is
+    recomputed is not counted twice."""
     return flops_of(model_chunks(config), config.seq_length) * samples
 
 

@@ -121,8 +121,8 @@ def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
 
 
 def hot_copies(plan: StagePlan) -> Iterator[Message]:
-    """Messages of each layer's hot experts 0 ... H-1, as in the first steps: weights from their owners to the copies,
-    and sums of the copies' gradients."""
+    """Messages of each layer's hot experts, 0 ... --hot-expert-num - 1 as in the first steps: weights from their owners
+    to the copies, and sums of the copies' gradients."""
     config, coordinates = plan.config, plan.coordinates
     moe, (rank, owners) = config.model_config.moe_config, coordinates["ep"]
     for block in (block for chunk in plan.chunks for block in blocks_within(chunk, Experts)):
@@ -136,8 +136,9 @@ def hot_copies(plan: StagePlan) -> Iterator[Message]:
 
 
 def reports(plan: StagePlan) -> Iterator[Message]:
-    """Messages of the figures of a step: the gradient's norm, with a loss scaler whether it is finite, and the loss
-    with its numbers of tokens and the sums that layers report beside it, each as two float32 numbers."""
+    """Messages of the figures of a step: the gradient's norm; with a loss scaler whether it is finite; the loss, its
+    numbers of tokens and the sums that layers report, two float32 numbers each; the maxima that layers report, one
+    float32 number each."""
     config, parallel = plan.config, plan.config.parallel_config
     yield from _gradient_norm(plan)
     if config.training_config.precision.make_loss_scaler() is not None:
@@ -182,8 +183,8 @@ def step_traffic(plan: StagePlan) -> list[Message]:
     """The messages of a rank of a stage in one training step; equal messages are one entry. The few numbers that
     --log-params-norm and its like sum where a line is logged are not among them.
 
-    All data-parallel replicas send the same. Only with the distributed optimizer they may differ: each sums its own
-    part of the gradients that are partial over tensor parallelism.
+    All data-parallel replicas send the same, unless the distributed optimizer has each sum its own part of the
+    gradients that are partial over tensor parallelism.
     """
     counts: Counter[Message] = Counter()
     for one in step(plan):

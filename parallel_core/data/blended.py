@@ -15,17 +15,19 @@ from parallel_core.data.index_cache import Arrays, cached, fingerprint
 _STEPS_AT_ONCE = 1 << 14
 
 BlendingIndex = tuple[NDArray[np.int16], NDArray[np.int64]]
+"""(number of the data set, number of the sample in it), each [samples]."""
 
 
 def blending_index(weights: Sequence[float], size: int) -> BlendingIndex:
-    """The number of the data set, and of the sample in it, for each of `size` samples [size]: data sets are drawn in
-    proportion to `weights`, whose sum is 1, the one that lags furthest behind first."""
+    """(number of the data set, number of the sample in it), each [size], of the samples of a blend: data sets are drawn
+    in proportion to `weights`, whose sum is 1, the one that lags furthest behind first; samples of each in order."""
     return _with_sample_numbers(np.fromiter(_laggards(weights, 0, [0] * len(weights), size), np.int16, count=size))
 
 
 def exhaustive_blending_index(sizes: Sequence[int]) -> BlendingIndex:
-    """The number of the data set, and of the sample in it, for every sample of data sets of these `sizes`, each taken
-    once, in proportion to the sizes."""
+    """(number of the data set, number of the sample in it), each [sum of `sizes`], of the samples of a blend that takes
+    every sample of data sets of these sizes once: data sets are drawn in proportion to the sizes, samples of each in
+    order."""
     total = sum(sizes)
     chosen = np.empty(total, np.int16)
     taken = [0] * len(sizes)
@@ -84,8 +86,9 @@ class BlendedDataset:
     def __init__(
         self, datasets: Sequence[GPTDataset], weights: Sequence[float], size: int | None, config: GPTDatasetConfig
     ) -> None:
-        """weights: one for each data set; if `size` is None their numbers of samples, all of which are used once. size:
-        the number of samples."""
+        """weights: one for each data set; if `size` is None the data sets' lengths: all samples are used once. size:
+        the number of samples. Raises ValueError if a data set has fewer samples than are drawn from it, and for a
+        damaged file of indices."""
         self.datasets = list(datasets)
         self.size = size
         self.weights = list(weights) if size is None else normalize(weights)
@@ -138,7 +141,8 @@ class BlendedMegatronDatasetBuilder:
         is_built_on_rank: Callable[[], bool],
         config: GPTDatasetConfig,
     ) -> None:
-        """`sizes` are the samples needed of train, valid and test; None for one epoch, only in blends without weights.
+        """cls: the class of the data set of one prefix. sizes: the numbers of samples needed of train, valid and test;
+        None: one epoch, which a blend with weights does not have.
 
         If `is_built_on_rank()` is false nothing is opened and every split is None.
         """
@@ -152,8 +156,10 @@ class BlendedMegatronDatasetBuilder:
         """Train, valid and test data; None for a split that gets no share of the data, and for all on a rank that
         builds none (`is_built_on_rank`).
 
-        Raises ValueError for files that are missing or damaged, ids outside the vocabulary, and a split that is asked
-        for samples and has no tokens.
+        A split has at least as many samples as are needed, but a blend without weights at most one epoch. Raises
+        ValueError for files that are missing or damaged, for ids outside the vocabulary among the first 4,194,304 of a
+        file, for a split that is asked for samples and has no tokens, and for a blend with weights that are not above 0
+        or without a number of samples.
         """
         if not self.is_built_on_rank():
             return [None] * len(Split)
@@ -208,7 +214,7 @@ class BlendedMegatronDatasetBuilder:
         return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
 
     def open(self, prefix: str) -> Sequences:
-        """The sequences of a prefix, opened once; "": mock data."""
+        """The sequences of a prefix, opened once; "": mock data. Raises ValueError as `GPTDataset.open`."""
         if prefix not in self._opened:
             self._opened[prefix] = self.cls.open(prefix or None, self.config)
         return self._opened[prefix]
@@ -216,7 +222,7 @@ class BlendedMegatronDatasetBuilder:
 
 def cut(number: int, interval: Interval) -> NDArray[np.int32]:
     """The numbers, from 0, of those of `number` sequences that lie in an interval: (begin, end) as fractions of
-    `number`."""
+    `number`, both rounded."""
     begin, end = (round(fraction * float(number)) for fraction in interval)
     return np.arange(begin, end, dtype=np.int32)
 
@@ -238,8 +244,9 @@ def _check_part(prefix: str, split: Split, length: int, size: int | None) -> Non
 def build_train_valid_test_datasets(
     config: GPTDatasetConfig, sizes: Sequence[int | None]
 ) -> tuple[Dataset | None, Dataset | None, Dataset | None]:
-    """Train, valid and test data of `config` with at least `sizes` samples each, mock data where `config.mock`; None
-    for a split without a share. Raises ValueError as `BlendedMegatronDatasetBuilder.build`."""
+    """Train, valid and test data of `config` with at least `sizes` samples each (None: one epoch, which is also the
+    most that a blend without weights gives), mock data where `config.mock`; None for a split without a share. Raises
+    ValueError as `BlendedMegatronDatasetBuilder.build`."""
     cls = MockGPTDataset if config.mock else GPTDataset
     train, valid, test = BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()
     return train, valid, test

@@ -25,7 +25,8 @@ class Split(Enum):
 
 @dataclass(kw_only=True)
 class GPTDatasetConfig:
-    """The sources and the form of the samples."""
+    """The sources and the form of the samples. Raises ValueError unless exactly one of `blend`, `blend_per_split` and
+    `mock` is given, `split` with the first and the last but not with `blend_per_split`, and a sample has tokens."""
 
     random_seed: int
     """Seed of the order of documents and samples."""
@@ -75,14 +76,15 @@ class GPTDatasetConfig:
     @property
     def split_intervals(self) -> list[Interval | None]:
         """The part of the data that each split gets, in the order of `Split`; None for a split that gets nothing.
-        Raises ConfigError as `parse_split`."""
+        Raises ConfigError as `parse_split`, AssertionError without `split`."""
         assert self.split is not None
         return parse_split(self.split)
 
 
 def parse_split(split: str) -> list[Interval | None]:
     """The intervals of train, valid and test in a text: [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)] from "90,8,2"; None
-    where the share is 0. Missing shares are 0. Raises ConfigError for a text that is not one to three shares."""
+    where the share is 0. Missing shares are 0. Raises ConfigError for a text that is not one to three shares, and for
+    shares that are all 0."""
     shares = split_shares(split)
     shares += [0.0] * (len(Split) - len(shares))
     ends = [0.0]
@@ -92,6 +94,6 @@ def parse_split(split: str) -> list[Interval | None]:
 
 
 def normalize(weights: Sequence[float]) -> list[float]:
-    """`weights` divided by their sum, in Megatron's order of operations: its indices depend on the last bit."""
+    """`weights` divided by their sum, to the last bit as in Megatron, whose indices depend on it."""
     values = np.array(weights, dtype=np.float64)
     return (values / np.sum(values)).tolist()

@@ -17,7 +17,8 @@ Provider = Callable[[Sequence[int | None]], Sequence[Any]]
 
 
 def datasets_provider(config: AllConfig) -> Provider:
-    """The provider that `pretrain` asks for data. Raises ValueError for mistakes in flags or files."""
+    """The provider that `pretrain` asks for data. Raises ValueError for mistakes in flags; those in files raise it here
+    or when the provider is called."""
     if config.dataset_config.instruction.enabled:
         return instruction_datasets(config)
     if config.dataset_config.instruction.sft:
@@ -31,15 +32,16 @@ def datasets_provider(config: AllConfig) -> Provider:
 
 
 def check_data(config: AllConfig) -> None:
-    """Look for mistakes in the data's flags and the tokenizer's files, without opening data. Raises ValueError."""
+    """Look for mistakes in the data's flags and the tokenizer's files, without opening data. Raises ValueError for the
+    first of them."""
     is_raw = config.dataset_config.instruction.raw is not None
     (from_config.tokenizer_facts if is_raw else from_config.gpt_dataset_config)(config)
 
 
 def samples_per_epoch(config: AllConfig) -> int | None:
     """The number of samples in one pass over the training data; None where passes are not known (mock data, several
-    files with weights, --sft, --dataset) or training has no share of the data. Raises FileNotFoundError or ValueError
-    for files that are missing or damaged."""
+    files with weights, --sft, --dataset) or training has no share of the data. Raises ValueError for files that are
+    missing or damaged."""
     if config.dataset_config.instruction.enabled:
         return conversations_per_epoch(config)
     is_text = config.dataset_config.instruction.sft or config.dataset_config.instruction.raw
@@ -80,7 +82,7 @@ def _labelled(config: AllConfig) -> Provider:
     length = described.sequence_length
     plain = replace(
         described,
-        sequence_length=2 * length,
+        sequence_length=from_config.stored_length(config),
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,

@@ -20,14 +20,18 @@ class Length(NamedTuple):
     values: dict[str, int] = {}  # noqa: RUF012
     """Path of an option -> its value."""
     findings: tuple[Finding, ...] = ()
+    """The finding that the length cannot be known, or is less than one iteration; else empty."""
     notes: tuple[str, ...] = ()
+    """Sentences that say how the number of iterations was found."""
     reasons: dict[str, str] = {}  # noqa: RUF012
     """Path of an option -> why it does nothing."""
 
 
 def length_of_training(values: Mapping[str, Any], samples: int | None = None) -> Length:
-    """The length of a training of --num_train_epochs; empty if that is not given. values: path of an option -> its
-    value. samples: the number of one epoch's samples; None: it is counted in the data files."""
+    """The length of a training of --num_train_epochs; empty if that is not given, if an option that it depends on is
+    wrong, or if no data are named, which a script may bring; with --train-iters or --train-samples only the reason
+    why it does nothing. values: path of an option -> its value. samples: the number of one epoch's samples; None: it is
+    counted in the data files."""
     with suppress(Unjudged):
         epochs = values.get(_EPOCHS)
         if epochs is None or epochs <= 0:

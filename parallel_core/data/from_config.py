@@ -1,4 +1,4 @@
-"""The way from the configuration to the description of a GPT's training data."""
+"""The way from the configuration to the tokenizer and to the description of a GPT's training data."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -44,9 +44,9 @@ def tokenizer_options(config: AllConfig) -> TokenizerOptions:
 
 
 def tokenizer_facts(config: AllConfig) -> Facts:
-    """The special ids of the tokenizer, and the number of ids that it needs room for (`training_vocab_size`), which are
-    all that training on token files needs. Raises ValueError where the model's vocabulary is too small,
-    and as `facts`."""
+    """The special ids of the tokenizer, or those that flags give instead, and the number of ids that it needs room for
+    (`training_vocab_size`), which are all that training on token files needs. Raises ValueError where the model's
+    vocabulary is too small, and as `facts`."""
     options = tokenizer_options(config)
     return _fitting(config, replace(facts(options), vocab_size=training_vocab_size(options)))
 
@@ -82,11 +82,17 @@ def _blends(config: AllConfig) -> dict[str, Any]:
     return {"blend": blend, "split": data.split or DEFAULT_SPLIT}
 
 
+def stored_length(config: AllConfig) -> int:
+    """The number of a file's tokens that make a sample: the sequence length, twice that where as many labels lie behind
+    the tokens (--train-mode finetune)."""
+    return config.model_config.seq_length * (2 if config.dataset_config.instruction.labels_in_data else 1)
+
+
 def samples_per_epoch(config: AllConfig) -> int | None:
     """The number of samples in one pass over the training data; None for mock data and several files with weights,
-    which have no passes, and where training has no share of the data.
+    which have no passes, and where training has no data.
 
-    Raises FileNotFoundError or ValueError for files that are missing or damaged.
+    Raises ValueError for files that are missing or damaged, and for flags that cannot be read as a blend or a split.
     """
     blends = _blends(config)
     blend = blends["blend_per_split"][0] if "blend_per_split" in blends else blends["blend"]
@@ -95,7 +101,7 @@ def samples_per_epoch(config: AllConfig) -> int | None:
         return None
     lengths = (IndexedDataset(prefix).sequence_lengths for prefix in blend[0])
     tokens = (int(part[cut(len(part), interval)].sum(dtype=np.int64)) for part in lengths)
-    return sum(max(number - 1, 0) // config.model_config.seq_length for number in tokens)
+    return sum(max(number - 1, 0) // stored_length(config) for number in tokens)
 
 
 def gpt_dataset_config(config: AllConfig, tokenizer: Facts | None = None) -> GPTDatasetConfig:

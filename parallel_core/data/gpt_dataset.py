@@ -47,7 +47,7 @@ class GPTDataset:
         dataset_path: str | None = None,
     ) -> None:
         """indices: numbers of the sequences of this split. num_samples: the number of samples that are needed (None:
-        one epoch).
+        one epoch). dataset_path: name of the data in messages.
 
         Raises ValueError when samples are needed and the split has no tokens, and for a damaged file of indices.
         """
@@ -81,8 +81,8 @@ class GPTDataset:
 
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
-        """The sequences of the files `path_prefix`.bin and .idx. Raises ValueError when ids exceed the vocabulary, or
-        files are missing or damaged."""
+        """The sequences of the files `path_prefix`.bin and .idx. Raises ValueError when files are missing or damaged,
+        or one of the first 4,194,304 ids exceeds the vocabulary; later ids are not looked at."""
         assert path_prefix is not None
         dataset = IndexedDataset(path_prefix, config.mmap_bin_files)
         largest = int(dataset.tokens[:_TOKENS_CHECKED].max(initial=0))
@@ -98,7 +98,8 @@ class GPTDataset:
         return len(self.sample_index) - 1
 
     def __getitem__(self, i: int) -> Sample:
-        """Sample `i` in the shuffled order. Padding has token 0, label 0 and loss mask 0."""
+        """Sample `i` in the shuffled order. The padding id becomes 0 in tokens and labels, and has loss mask 0 as a
+        label."""
         text = self._text(int(self.shuffle_index[i]))
         if self.config.add_extra_token_to_sequence:
             tokens, labels = text[:-1].copy(), text[1:].copy()
@@ -161,7 +162,8 @@ class GPTDataset:
 
 
 class MockSequences:
-    """Made-up text: 100,000 sequences 1, 2, 3, ..., each of a random length and closed by an end of document."""
+    """Made-up text: 100,000 sequences 1, 2, 3, ... (modulo the vocabulary's size), each of a random length from 1 to
+    4095 tokens, the last of which is the end of document; the same in every run."""
 
     def __init__(self, tokenizer: Facts | MegatronTokenizer) -> None:
         self._tokenizer = tokenizer

@@ -1,7 +1,8 @@
 """The tokens of each sample: Megatron's document, sample and shuffle indices.
 
-The documents, shuffled, are laid end to end, one epoch after the other, and cut into samples of s tokens. The
-samples are shuffled once more. One random state does both, so an index is a function of (lengths, seed, s, samples).
+The documents of all epochs, shuffled together, are laid end to end and cut into samples of s tokens; the samples are
+shuffled once more. A last epoch of which few samples are needed is shuffled apart from the others, both times. One
+random state does all, so equal requests give equal indices.
 """
 
 from dataclasses import dataclass, fields
@@ -40,8 +41,9 @@ class IndexRequest:
 
 @dataclass(frozen=True, eq=False)
 class GPTIndex:
-    """The three indices. Sample i is the k-th in the order of `document_index`, k = `shuffle_index[i]`, and goes from
-    `sample_index[k]` to `sample_index[k + 1]`."""
+    """The three indices. Sample i is number k, from 0, in the order of `document_index`, k = `shuffle_index[i]`, and
+    goes from the token at `sample_index[k]` to that at `sample_index[k + 1]`, which is in it with an extra token only.
+    """
 
     document_index: NDArray[np.int32]
     """The numbers of the file's sequences in the order in which they are read [epochs x d]."""
@@ -52,7 +54,8 @@ class GPTIndex:
 
 
 def build_gpt_index(request: IndexRequest) -> GPTIndex:
-    """The indices for `request`, equal to Megatron's."""
+    """The indices for `request`, equal to Megatron's: all samples of as many epochs as `num_samples` need (None or 0:
+    one epoch)."""
     per_epoch = int(request.lengths[request.documents].sum(dtype=np.int64))
     epochs = _number_of_epochs(request, per_epoch)
     before_last = _samples_in((epochs - 1) * per_epoch, request)
@@ -102,11 +105,13 @@ def _shuffled_ranges(bounds: list[int], random: np.random.RandomState) -> NDArra
 
 
 def build_sample_index(request: IndexRequest, document_index: NDArray[np.int32]) -> NDArray[np.integer[Any]]:
-    """The beginning of each sample, and the end of the last [samples + 1, 2]: position in `document_index`, and token
-    in that sequence.
+    """The place where each sample begins, and a last row for the end of the last [samples + 1, 2]: position in
+    `document_index`, and token in that sequence, from 0.
 
     Sample k, counted from 1, ends with token k * s + extra, counted from 1 over all sequences (s: tokens of a sample;
-    extra: 1 or 0). With an extra token the next sample begins with that last token, else with the one after it.
+    extra: 1 or 0). With an extra token the next sample begins with that last token, else with the one after it, whose
+    place is then given in the same sequence, even if it has no more tokens.
+    Without `drop_last_partial` the tokens left over are one more sample, which ends with the last of them.
     """
     extra = int(request.extra_token)
     lengths = request.lengths[document_index].astype(np.int64)

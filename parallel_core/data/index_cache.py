@@ -14,7 +14,8 @@ Arrays = dict[str, Array]
 
 
 def fingerprint(parts: dict[str, Any]) -> str:
-    """A hash of `parts`, 32 hexadecimal digits: arrays count by their bytes, anything else by its representation."""
+    """A hash of names and values of `parts`, in their order, 32 hexadecimal digits: arrays count by their bytes,
+    anything else by its representation."""
     digest = sha256()
     for name, value in parts.items():
         digest.update(f"{name}:".encode())
@@ -23,7 +24,8 @@ def fingerprint(parts: dict[str, Any]) -> str:
 
 
 def cached(folder: str | Path | None, stem: str, names: tuple[str, ...], build: Callable[[], Arrays]) -> Arrays:
-    """Name -> array: read from `folder/stem-NAME.npy` if all are there; else built by `build`, and kept there.
+    """Name -> array: mapped, read-only, from `folder/stem-NAME.npy` if all are there; else first built by `build`, and
+    kept there.
 
     `stem` must hold the fingerprint of all that the arrays depend on. Files appear whole, so any number of ranks may do
     this at once: they write the same bytes. Without a folder nothing is kept. Raises ValueError for a damaged file.

@@ -76,8 +76,8 @@ class Index:
     def from_lengths(
         cls, lengths: ArrayLike, documents: ArrayLike, token_type: DTypeLike, modes: ArrayLike | None = None
     ) -> "Index":
-        """The index of sequences of these `lengths`, in tokens, that lie one after the other. documents: as
-        `document_indices`."""
+        """The index of sequences of these `lengths`, in tokens, that lie one after the other. documents, modes: as
+        `document_indices`, `sequence_modes`."""
         token_type = np.dtype(token_type)
         sequence_lengths = np.asarray(lengths, dtype=np.int32)
         ends = np.cumsum(sequence_lengths, dtype=np.int64) * token_type.itemsize
@@ -101,7 +101,7 @@ class Index:
     @classmethod
     def read(cls, path: Path) -> "Index":
         """The index in the file at `path`, which is mapped into memory. Raises ValueError, saying what was expected,
-        where it isn't a whole index."""
+        where it isn't a whole index, FileNotFoundError where there is no file."""
         size = path.stat().st_size
         if size < _HEADER.size:
             raise _damaged(path, f"{size} bytes are too few for the header of {_HEADER.size}")
@@ -164,8 +164,8 @@ class IndexedDataset:
         return self.get(i)
 
     def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number[Any]]:
-        """`length` tokens (None: all that are left) of sequence `i` from token `offset`: a read-only view. Raises
-        IndexError for tokens that the sequence does not have."""
+        """`length` tokens (None: all that are left) of sequence `i` from token `offset`: a view, not to be written to.
+        Raises IndexError for tokens that the sequence does not have."""
         whole = int(self._index.sequence_lengths[i])
         if length is None:
             length = whole - offset
@@ -211,6 +211,8 @@ class IndexedDatasetBuilder:
     with IndexedDatasetBuilder(prefix, np.uint16) as builder:
         builder.add_document(tokens, lengths=[len(tokens)])
         builder.finalize()
+
+    Raises ValueError for a type that is not in TOKEN_TYPES.
     """
 
     def __init__(self, path_prefix: str | Path, dtype: DTypeLike = np.int32, multimodal: bool = False) -> None:
@@ -225,13 +227,14 @@ class IndexedDatasetBuilder:
         self._modes: list[int] | None = [] if multimodal else None
 
     def add_item(self, tokens: ArrayLike, mode: int = 0) -> None:
-        """Add one sequence to the document that is being written. Raises ValueError for an id that the type does not
-        hold."""
+        """Add one sequence to the document that is being written. mode: its mode, kept in multimodal data alone. Raises
+        ValueError for an id that the type does not hold."""
         self._add(tokens, [np.size(tokens)], [mode])
 
     def add_document(self, tokens: ArrayLike, lengths: Sequence[int], modes: Sequence[int] | None = None) -> None:
-        """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`. Raises ValueError
-        for an id that the type does not hold."""
+        """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`. modes: one for
+        each sequence (None: 0), kept in multimodal data alone. Raises ValueError for an id that the type does not
+        hold."""
         self._add(tokens, lengths, modes or [0] * len(lengths))
         self.end_document()
 
@@ -253,7 +256,8 @@ class IndexedDatasetBuilder:
         self._documents.append(len(self._lengths))
 
     def finalize(self) -> None:
-        """Give both files their names. An older .idx is removed first: it must never be read with the new .bin."""
+        """Give both files their names; every sequence must be in a document that has ended. An older .idx is removed
+        first: it must never be read with the new .bin."""
         idx_path(self._prefix).unlink(missing_ok=True)
         self._bin.publish()
         Index.from_lengths(self._lengths, self._documents, self.dtype, self._modes).write(idx_path(self._prefix))

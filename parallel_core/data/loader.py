@@ -118,8 +118,8 @@ class StepLoader:
                 coming = reader.submit(next, steps, None)
                 yield step
         finally:
-            # An iterator that is left unfinished may be closed by the garbage collector, in any thread, also in one that
-            # is being started: there waiting for the reader's end may never end.
+            # The garbage collector may close an unfinished iterator in any thread, also in one that is being started:
+            # there to wait for the reader's end may never end.
             reader.shutdown(wait=False, cancel_futures=True)
 
     def _steps(self) -> Iterator[Batch]:

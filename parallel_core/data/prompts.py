@@ -24,8 +24,10 @@ class Prompt:
     """The messages of a conversation, each with "role" and "content"; the assistant's answer is to follow."""
 
     def tokens(self, tokenizer: MegatronTokenizer, chat: Chat | None = None) -> list[int]:
-        """The prompt's ids: of a text by the tokenizer, of messages by `chat`, else by the tokenizer's own template.
-        Raises ValueError for a text that the tokenizer cannot encode, or messages that the template does not take."""
+        """The prompt's ids: given ids as they are; of a text by the tokenizer, with those that it puts around a text
+        (BOS, EOS); of messages by the template of `chat`, None: by the tokenizer's own. Raises ValueError for a text
+        that the tokenizer cannot encode, messages that the template does not take, or a tokenizer without a template;
+        ConfigError if the tokenizer's own needs jinja2, and that is not installed."""
         if self.ids is not None:
             return list(self.ids)
         if self.messages is not None and chat is not None:
@@ -51,7 +53,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def read_prompts(file: Path) -> list[Prompt]:
     """The prompts of a file with {"text"}, {"ids"} or {"messages"} in each line; empty lines are left out.
 
-    Raises ConfigError that names every line that is none of them, or the file if it cannot be read.
+    Raises ConfigError that names every line that is none of them, or the file if it cannot be read or has no prompt.
     """
     nothing = Finding("--prompts", file, "has no prompt", 'write {"text": ...} or {"ids": [...]} in each line')
     return [prompt for _, prompt in read_lines(file, _read, nothing)]
@@ -62,7 +64,7 @@ def read_lines(file: Path, read: Callable[[Any], T | str], nothing: Finding) -> 
     returns a text to say that the value is wrong.
 
     Raises ConfigError with a finding for every wrong line, or for a file that cannot be read; with the finding
-    `nothing` for a file without such a line.
+    `nothing` for a file that has none but empty lines.
     """
     flag = nothing.flag
     try:

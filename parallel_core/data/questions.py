@@ -15,7 +15,7 @@ _PROMPTS, _ANSWERS = ("prompt", "instruction"), ("answer", "output")
 
 
 class Question(NamedTuple):
-    """A question and its answer, as a line of the file has them."""
+    """A question and its answer, as texts. A line's `input`, if it has one, stands below the question's text."""
 
     prompt: str
     answer: str
@@ -33,10 +33,10 @@ class Task:
 
 
 def read_questions(file: Path) -> list[tuple[int, Question]]:
-    """Questions and the numbers, from 1, of their lines: {"prompt", "answer"}, or Alpaca's {"instruction", "input",
-    "output"}.
+    """The number, from 1, and the question of each line that is not empty: {"prompt", "answer"}, or Alpaca's
+    {"instruction", "input", "output"}.
 
-    Raises ConfigError that names every line that is neither, or the file if it cannot be read.
+    Raises ConfigError that names every line that is neither, or the file if it cannot be read or has no question.
     """
     return read_lines(file, _read, Finding(FLAG, file, "has no question", 'write {"prompt", "answer"} in each line'))
 
@@ -64,8 +64,9 @@ class Writer:
     chat: Chat | None = None
 
     def tasks(self, file: Path, questions: Sequence[tuple[int, Question]], room: int, ids: int) -> list[Task]:
-        """The tasks of the questions of `file`. Raises ConfigError that names every line with more than `room` tokens,
-        without a token, or with an id that is not below `ids`."""
+        """The tasks of the questions, given with their lines' numbers in `file`. Raises ConfigError that names every
+        line that cannot be encoded, that has more than `room` tokens, no token of a prompt or none of an answer, or a
+        token that is not below `ids`, the number of the model's ids."""
         tasks, found = [], []
         for line, question in questions:
             try:

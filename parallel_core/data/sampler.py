@@ -1,7 +1,7 @@
 """The samples that a data-parallel rank reads, and their order: Megatron's two samplers.
 
 A global micro-batch is micro_batch_size samples on each of data_parallel_size ranks. Each item that a sampler gives is
-one rank's part of it, a list of micro_batch_size sample numbers.
+one rank's part of it, a list of micro_batch_size sample numbers (fewer at the end without `drop_last`).
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,9 @@ class _Sampler:
 
 @dataclass
 class MegatronPretrainingSampler(_Sampler):
-    """Sampler in the data's own order (`--dataloader-type single`); an iteration gives what is left of one pass."""
+    """Sampler in the data's own order (`--dataloader-type single`): the first loop over it gives what is left of the
+    data behind `consumed_samples`, a further one all data. Raises ValueError if no sample is left, and for a
+    micro-batch below 1."""
 
     drop_last: bool = True
     """Whether an incomplete micro-batch at the end is left out."""
@@ -64,7 +66,9 @@ class MegatronPretrainingSampler(_Sampler):
 
 @dataclass
 class MegatronPretrainingRandomSampler(_Sampler):
-    """Sampler in a new random order each epoch, for ever (`--dataloader-type cyclic`); an iteration gives one epoch."""
+    """Sampler in a new random order each epoch, for ever (`--dataloader-type cyclic`); a loop over it gives what is
+    left of the epoch, without samples that do not fill a global micro-batch. Raises ValueError if the data do not fill
+    one, for consumed samples that are no multiple of one, and for a micro-batch below 1."""
 
     data_sharding: bool
     """Whether each rank has a fixed part of the data; else all ranks share all of it."""
@@ -110,7 +114,7 @@ class MegatronPretrainingRandomSampler(_Sampler):
 
 
 def endless(sampler: MegatronPretrainingRandomSampler) -> Iterator[list[int]]:
-    """The micro-batches of all epochs, one epoch after the other, without end."""
+    """The micro-batches of a sampler from its next sample on, one epoch after the other, without end."""
     while True:
         yield from sampler
 

@@ -58,7 +58,7 @@ def _run(items: list[Any]) -> list[Any]:
 def in_workers(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, at_once: int = _ITEMS_AT_ONCE
 ) -> Iterator[Result]:
-    """function(item) for each item, in order; in `workers` processes, or in this one when it is 1.
+    """function(item) for each item, in order; in `workers` processes, or in this one when that is 1 or less.
 
     function: picklable; it is sent once, not with every item.
     at_once: items that are sent together.

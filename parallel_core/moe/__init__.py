@@ -1,1 +1,1 @@
-"""Experts in numbers: routing, the rows that travel between ranks, and copies of experts."""
+"""The arithmetic of experts, on arrays of NumPy: routing, the rows that travel between ranks, copies of experts."""

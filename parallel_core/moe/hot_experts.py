@@ -60,8 +60,8 @@ class Slots(NamedTuple):
 
     @classmethod
     def with_copies(cls, hot: Hot, experts: int, owners: int, own: int) -> "Slots":
-        """The slots of owner `own` with copies: its tokens for any hot expert stay on it, also those for one that it
-        owns."""
+        """The slots for tokens of the owner of number `own`, with copies of the experts `hot` on each of the `owners`:
+        its tokens for any hot expert go to its own copy, also those for one that it owns. experts: E."""
         own_experts = experts // owners
         each, expert = own_experts + len(hot), np.arange(experts)
         number = expert // own_experts * each + expert % own_experts

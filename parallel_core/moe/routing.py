@@ -2,9 +2,9 @@
 
 T tokens, or s tokens of each of b sequences in rows [s, b], E experts, k chosen ones, G groups of experts.
 
-A balancing loss (Fedus et al., "Switch Transformers", 2021) is a sum over tokens of sum_e(p_te w_e) with p the
-normalized scores of all experts and weights w of what experts got, which have no gradient. So all of them together need
-one weight for each expert. The size of logits is held by the z loss (Zoph et al., "ST-MoE", 2022).
+A balancing loss (Fedus et al., "Switch Transformers", 2021) is a sum over tokens of sum_e(p_te w_e): p are the
+normalized scores of all experts, w weights that follow from what experts got and have no gradient. So all balancing
+losses together need one weight for each expert. The z loss (Zoph et al., "ST-MoE", 2022) keeps logits small.
 
 Two experts are sampled as by SparseMixer (Liu et al., "Sparse Backpropagation for Mixture-of-Experts Training", 2023).
 For each in turn, experts whose logit is more than 2 `jitter` x max(|logit|, best) below the best are left out, one of
@@ -54,8 +54,8 @@ class RoutingRule:
 
     @classmethod
     def of(cls, config: MoEConfig) -> RoutingRule:
-        """The configuration's rule. With sigmoid or square-root-softplus scores, several chosen scores are always
-        normalized."""
+        """The configuration's rule; with sinkhorn only k comes from the configuration. Several chosen sigmoid or
+        square-root-softplus scores are always normalized."""
         sinkhorn, function = "sinkhorn" in config.balancing, config.moe_router_score_function
         topk, sigmoid, alone = config.moe_router_topk, function == "sigmoid", function != "softmax"
         if sinkhorn:
@@ -172,7 +172,7 @@ def best(values: Array, count: int) -> Array:
 
 
 def within_best_groups(values: Array, rule: RoutingRule) -> Array:
-    """The scores [T, E], -inf outside of a token's best groups; a group's score is the sum of its best few experts'."""
+    """The scores [T, E], -inf outside of a token's best groups (if limited) by the sums of each one's best scores."""
     if not rule.group_topk:
         return values
     grouped = values.reshape(len(values), rule.groups, -1)
@@ -184,7 +184,7 @@ def within_best_groups(values: Array, rule: RoutingRule) -> Array:
 
 
 def choose(logits: Array, rule: RoutingRule, bias: Array | None = None) -> Array:
-    """The k experts with the highest scores, int32 [T, k], best first. bias [E]: added for the choice alone."""
+    """The k experts of highest score `within_best_groups`, int32 [T, k], best first. bias [E]: for the choice alone."""
     values = scores(logits, rule)
     return best(within_best_groups(values if bias is None else values + bias, rule), rule.topk)
 
@@ -232,7 +232,8 @@ def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_
 def load_of_sequences(experts: Array, batch: int, number: int, groups: int | None = None) -> Array:
     """The number of choices in each sequence that fall on each expert, float32 [batch, number].
 
-    experts [s batch, k]: choices, -1 for none. groups: then [batch, groups], tokens that go to an expert of a group.
+    experts [s batch, k]: choices, -1 for none; row i is of sequence i modulo `batch`. number: E. groups: their number
+    G; with it the result is [batch, G], the number of tokens with at least one choice in each group.
     """
     if groups is None:
         sequence = np.arange(len(experts), dtype=np.int64)[:, None] % batch
@@ -262,7 +263,7 @@ def balance_weights(load: Array, tokens: Tokens, topk: int) -> Array:
 def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Array:
     """The weights w [..., E] of the scores p_te in the loss sum_g(f_g P_g), from the load [..., G] of groups; P_g: the
     mean over tokens of the group's summed scores, f_g = load_g / (share T) with `share` the load per token where it is
-    even (DeepSeek-V2, 2024, section 2.2.3). number: E."""
+    even (DeepSeek-V2, 2024, section 2.2.3). number: E. With a loss for each sequence, w is divided by their number."""
     weights = load / (share * float(tokens.number) ** 2 * tokens.sequences)
     return np.repeat(weights, number // load.shape[-1], axis=-1)
 
@@ -279,8 +280,7 @@ def log_sum_exp(logits: Array) -> Array:
 
 
 def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:
-    """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T,
-    E].
+    """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2); weights: w, [T, E].
 
     For scores of each logit on its own, divided by their sum, it is a softmax's gradient times `relative_slope`.
     """
@@ -295,7 +295,7 @@ def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: R
 
 @dataclass(frozen=True)
 class Noise:
-    """The uniform random numbers in (0, 1] that one sampling of two experts takes."""
+    """The uniform random numbers in (0, 1) that one sampling of two experts takes."""
 
     draws: Array
     """[2, T, E], for drawing the first and the second expert."""

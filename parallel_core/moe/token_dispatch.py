@@ -59,8 +59,8 @@ class SortedChoices(NamedTuple):
 
 
 def sorted_by_expert(experts: Array, num_experts: int, rows: Array | None = None) -> SortedChoices:
-    """The choices sorted by expert. experts [T, k], -1 where a choice was dropped. rows [E]: each expert gets so many
-    rows, padded with -1 (as for a capacity).
+    """The choices sorted by expert. experts [T, k], -1 where a choice was dropped, which is left out. rows [E]: each
+    expert gets so many rows, padded with -1 (as for a capacity); None: as many as it has choices.
 
     The sort is stable and of small integers, for which numpy counts instead of comparing.
     """

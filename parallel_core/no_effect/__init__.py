@@ -18,8 +18,8 @@ ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.R
 
 
 def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:
-    """Path -> the reason why the option has no effect, for each option without effect among the paths `given`. The
-    configuration must be one without findings.
+    """Path -> "no effect: " and the reason, for each of the paths `given` that has a row whose condition holds. Options
+    in `row.ALWAYS` have no row. The configuration must be one without findings.
 
     at_any_length: leave out reasons that depend on the length of a run's sequences: the rest holds for the model.
     """

@@ -1,4 +1,5 @@
-"""Options without effect: the layout of ranks, gradients between replicas, the device."""
+"""Conditions under which options of the layout of ranks, of gradients between replicas and of the device have no
+effect, and the reasons."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.no_effect.row import Idle, all_of, needs, unless, where

@@ -72,8 +72,8 @@ def all_of(*conditions: Callable[[AllConfig], bool]) -> Callable[[AllConfig], bo
 
 
 def needs(switch: str, options: str, *values: Any) -> Idle:
-    """The row of options that do nothing unless the option `switch`, the end of a path, is on, or has one of these
-    values."""
+    """The row of options that do nothing unless the option `switch`, the end of a path, is on or, where values are
+    given, has one of these."""
     reason = " ".join((FLAG_OF[path_of(switch)], *(" or ".join(map(str, values)),) * bool(values)))
     return Idle(options, unless(switch, *values), f"needs {reason}")
 

@@ -44,12 +44,14 @@ def _writes_no_times(config: AllConfig) -> bool:
 
 
 _OF_HUGGINGFACE = ("HuggingFaceTokenizer", "PretrainedFromHF", "SFTTokenizer")
+_SENTENCE_PIECE = ("GPTSentencePieceTokenizer", "SentencePieceTokenizer", "Llama2Tokenizer")
 _OF_TOKENIZERS = (
     ("tokenizer_kwargs tokenizer_hf_include_special_tokens trust_remote_code", _OF_HUGGINGFACE),
     ("tiktoken_pattern tiktoken_num_special_tokens", ("TikTokenizer",)),
+    ("tokenizer_special_tokens", ("HuggingFaceTokenizer", *_SENTENCE_PIECE, "TikTokenizer")),
     (
         "tokenizer_sentencepiece_legacy tokenizer_sentencepiece_ignore_extra_whitespaces",
-        ("GPTSentencePieceTokenizer", "SentencePieceTokenizer", "Llama2Tokenizer"),
+        _SENTENCE_PIECE,
     ),
     ("vocab_extra_ids", ("SentencePieceTokenizer", "BertWordPieceCase", "BertWordPieceLowerCase")),
     ("null_tokenizer_eod_id null_tokenizer_pad_id", ("NullTokenizer",)),
@@ -96,6 +98,7 @@ _WARM_UPS = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")
 _MOMENTS_IN_FLOAT32 = all_of(where("exp_avg_dtype", "fp32"), where("exp_avg_sq_dtype", "fp32"))
 _ON_CPU = "on a CPU MindSpore's profiler records operators of --kernels ops alone; --profile writes a trace"
 _NO_ENDS = "no end of a document is looked for without --reset-position-ids, --reset-attention-mask or --eod-mask-loss"
+_FIXED = "--fix-sub-seq-length says where a piece that attends to no other begins"
 _COUNTED = "needs --position-embedding-type learned_absolute: other positions are counted through a whole sample"
 
 ROWS = (
@@ -141,7 +144,8 @@ ROWS = (
     needs("instruction.raw", "max_padding_length"),
     Idle("split", unless("instruction.raw", None), "each split has a file of its own"),
     Idle("eod_mask_loss", unless("instruction.raw", None), "padding behind an answer carries no loss in any case"),
-    needs("reset_attention_mask", "create_attention_mask_in_dataloader"),
+    needs("reset_attention_mask", "create_attention_mask_in_dataloader neat_pack fix_sub_seq_length"),
+    Idle("neat_pack", lambda config: config.dataset_config.instruction.fix_sub_seq_length > 0, _FIXED),
     Idle("eos_token_id", all_of(*map(unless, _READ_ENDS)), _NO_ENDS),
     Idle("reset_position_ids", _counts_through_samples, _COUNTED),
     Idle(

@@ -58,7 +58,7 @@ class GatedUnit(NamedTuple):
 
 def adjusted(operator: str, limit: float | None, offset: float, gain: float = 1.0) -> str:
     """The name of a gated operator followed by limit, offset and gain, as `gated_unit` reads it; the plain name where
-    these change nothing. limit: None is no limit."""
+    these change nothing. limit: None or 0 is no limit."""
     unit = limit or math.inf, offset, gain
     return operator if unit == (math.inf, 0.0, 1.0) else " ".join(map(str, (operator, *unit)))
 

@@ -1,15 +1,16 @@
 """Averages over micro-batches and replicas: the one home of every factor.
 
 A backward pass starts from a seed, gradients are summed over micro-batches and data- and context-parallel ranks, and
-the sum is multiplied once, inside the optimizer's update. A micro-batch's loss and its tokens are those of whole
-sequences: context-parallel ranks have the same loss, each a part of its gradient. Two rules, Megatron's:
+the sum is multiplied once, inside the optimizer's update (an exception is below). A micro-batch's loss and its tokens
+are those of whole sequences: context-parallel ranks have the same loss, each a part of its gradient. Two rules,
+Megatron's:
 
     default                        an average of averages: each micro-batch's mean loss counts the same
     --calculate-per-token-loss     each token of the global batch counts the same
 
-With a loss scaler, which keeps 16-bit gradients in range, the seed is multiplied by its scale, the sum divided by it;
-and replicas average before they sum, so that their sum is no larger than their gradients
-(--ddp-average-in-collective: after).
+With a loss scaler, which keeps 16-bit gradients in range, the seed is multiplied by its scale, and the sum divided by
+it. Under the default rule each replica then divides its gradients by the number of replicas before the sum, so that the
+sum does not overflow; with --ddp-average-in-collective after it, as without a scaler.
 
 The *reported* loss is under both the sum over the global batch's tokens divided by their number.
 """

@@ -43,8 +43,8 @@ def rounded(x: Array, form: Float8) -> Array:
 
 
 def exact_scale(amax: Array, form: Float8) -> Array:
-    """The scales, float32, by which largest magnitudes `amax` become the format's largest number; 1 where amax is 0 or
-    not finite."""
+    """The scales, float32, by which largest magnitudes `amax` become the format's largest number, at most float32's
+    largest; 1 where amax is 0 or not finite."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         scale = np.minimum(np.float32(form.largest) / amax, LARGEST)
     return np.where(np.isfinite(amax) & (amax > 0), scale, np.float32(1))
@@ -57,8 +57,9 @@ def lower_power(amax: Array, form: Float8) -> Array:
 
 
 def shared_exponent(amax: Array, form: Float8) -> Array:
-    """The scales of MXFP8: the inverse of the smallest power of two that is not below amax / (the format's largest
-    number); 2^127 where amax is 0 ("Recipes for Pre-training LLMs with MXFP8", Mishra et al., 2025)."""
+    """The scales of MXFP8: the inverse of the smallest power of two, from 2^-127 on, that is not below amax / (the
+    format's largest number) ("Recipes for Pre-training LLMs with MXFP8", Mishra et al., 2025); 2^127 where amax is
+    0."""
     bits = (amax * np.float32(1 / form.largest)).view(np.uint32)
     exponent, mantissa = (bits >> 23).astype(np.int32), bits & np.uint32(0x7FFFFF)
     is_subnormal = (exponent == 0) & (mantissa <= 0x400000)
@@ -89,8 +90,8 @@ def in_blocks(x: Array, block: tuple[int, int]) -> Array:
 
 
 def quantised(x: Array, rounding: Rounding, scale: float | None = None) -> Array:
-    """float32 x [r, c] -> rounded(s x) / s, float32 [r, c], with the scale s of all of x or of each block. scale: that
-    of all of x, where it does not follow from x (delayed scaling)."""
+    """float32 x [r, c] -> rounded(s x) / s, float32 [r, c], with the scale s of all of x or of each block. scale: takes
+    the place of the one that follows from all of x (delayed scaling); not read for a rounding with blocks."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if rounding.block is None:
             own = rounding.scale_of(np.abs(x).max(initial=0), rounding.form) if scale is None else np.float32(scale)

@@ -66,12 +66,13 @@ class DelayedScale:
         self.history: list[float] = []
 
     def see(self, amax: float) -> None:
-        """Note a largest magnitude in the step that runs: `seen` becomes it if it is larger."""
+        """Note a largest magnitude in the step that runs: `seen` becomes it if it is larger, or not a number."""
         self.seen = float(np.maximum(self.seen, amax))
 
     def advance(self, amax: float) -> None:
-        """Go on to the next step, after one whose largest magnitude was `amax`. The scale stays where `amax` is 0, or
-        where the magnitude that the algorithm takes is 0 or not finite."""
+        """Take `amax` into the history and set the scale for the next step; `seen` is left as it is. An `amax` of 0 is
+        not remembered. The scale stays where `amax` is 0, or where the magnitude that the algorithm takes is not
+        finite."""
         if amax == 0:
             return
         self.history = [*self.history, amax][-self.length :]
@@ -82,7 +83,9 @@ class DelayedScale:
 
 
 class Recipe(NamedTuple):
-    """The rounding of a linear's operands in its three products, as flags ask for it."""
+    """The rounding of a linear's operands in its three products, as flags ask for it. scaling, formats: keys of
+    `SCALINGS` and of `FORMATS`. For delayed scales alone: margin, under which the largest magnitude is to become the
+    format's largest number x 2^-margin; history, algorithm: `DelayedScale`'s length and algorithm."""
 
     scaling: str
     formats: str

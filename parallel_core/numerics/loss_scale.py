@@ -54,8 +54,8 @@ class ConstantLossScaler(LossScaler):
 
 @dataclass(kw_only=True)
 class DynamicLossScaler(LossScaler):
-    """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 divides the scale by `factor`, and
-    `window` steps without an overflow multiply the scale by `factor`.
+    """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 divides the scale by `factor`, down
+    to `min_scale`, and `window` steps in a row without an overflow multiply the scale by `factor`.
 
     Hysteresis is not restored by clean steps, only when the scale grows: once it is used up, each further overflow
     shrinks the scale.
@@ -96,15 +96,16 @@ class DynamicLossScaler(LossScaler):
 
 @dataclass(kw_only=True)
 class DeepSpeedLossScaler(LossScaler):
-    """DeepSpeed's DynamicLossScaler: the scale doubles whenever another `window` clean steps have passed since the last
-    overflow, and halves at an overflow, but for the first `hysteresis` - 1 since the hysteresis was restored."""
+    """DeepSpeed's DynamicLossScaler: the scale doubles in the clean steps number `window` + 1, 2 `window` + 1, ...
+    since the last overflow or the beginning. It halves, down to `min_scale`, at an overflow, but for the first
+    `hysteresis` - 1 since the hysteresis was restored."""
 
     scale: float = 2.0**16
     min_scale: float = 1.0
     window: int = 1000
     hysteresis: int = 2
     consecutive_hysteresis: bool = False
-    """Whether every clean step restores the hysteresis; otherwise only growth does."""
+    """Whether every clean step restores the hysteresis; False: growth alone does."""
     iteration: int = 0
     last_overflow: int = -1
     current_hysteresis: int | None = None
@@ -116,8 +117,8 @@ class DeepSpeedLossScaler(LossScaler):
             self.current_hysteresis = self.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step: an overflow uses up hysteresis, or shrinks the scale; `window` clean steps let it grow.
-        overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow uses up hysteresis, or shrinks the scale; clean steps let it grow, as the
+        class says. overflow: whether any rank's gradient was not finite."""
         if overflow:
             self._shrink()
         else:
@@ -147,8 +148,8 @@ scale is found again quickly after it collapsed."""
 
 def windows(max_window: int, min_window: int) -> list[int]:
     """The windows of an adaptive scaler, shortest first. Beginning with `max_window`, each window above 100 is followed
-    by its half, rounded down to hundreds; 100 is followed by 50; below that each is `min_window / 2` less. (1000, 20)
-    gives 20 30 40 50 100 200 500 1000."""
+    by its half, rounded down to hundreds; 100 is followed by 50; below that each is `min_window / 2` less; the last is
+    `min_window`. (1000, 20) gives 20 30 40 50 100 200 500 1000."""
     found, window = {min_window}, float(max_window)
     while window > min_window:
         found.add(math.floor(window))
@@ -162,9 +163,10 @@ def windows(max_window: int, min_window: int) -> list[int]:
 @dataclass
 class AdaptiveLossScaler(LossScaler):
     """A dynamic scale whose window adapts: after three rises of the scale the window is the next longer of `windows`;
-    after three falls without a rise between them it is 1 step, unless it was the shortest already.
+    after three falls without a rise between them it is 1 step, unless it was the shortest already. A rise multiplies
+    the scale by `factor`, a fall divides it, down to 1.
 
-    Named AdaptiveLossScaleUpdateCell in MindFormers.
+    Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0.
     """
 
     scale: float

@@ -1,7 +1,7 @@
 """Learning rate and weight decay as functions of the samples seen; Megatron's `OptimizerParamScheduler`.
 
-It advances by the global batch after an update, not at all on a skipped one; so iteration i uses the value at
-i x global batch samples, and with a warm-up from 0 the first update has learning rate 0.
+It advances by the global batch after an update, not at all on a skipped one; so iteration i, from 0, uses the value at
+i x global batch samples if none was skipped, and with a warm-up from 0 the first update has learning rate 0.
 """
 
 import math
@@ -23,7 +23,9 @@ class Rates(NamedTuple):
 
 @dataclass(kw_only=True)
 class OptimizerParamScheduler:
-    """The learning rate and weight decay as a function of `num_steps`. All fields *_steps count samples."""
+    """The learning rate and weight decay as a function of `num_steps`. All fields *_steps count samples. Raises
+    ValueError for an unknown decay style, a warm-up that is not shorter than the decay (of another style than
+    constant), and for WSD without `wsd_decay_steps`."""
 
     max_lr: float
     min_lr: float = 0.0
@@ -33,7 +35,8 @@ class OptimizerParamScheduler:
     lr_warmup_unit: int = 1
     """Samples of one update; a logarithmic warm-up counts updates."""
     lr_delay_steps: int = 0
-    """Samples before the schedule begins, in which the learning rate stays the initial one."""
+    """Samples before the schedule begins, in which the learning rate is that of its beginning: `init_lr` with a
+    warm-up, else `max_lr`."""
     lr_decay_steps: int
     lr_decay_style: str = "linear"
     start_wd: float
@@ -69,8 +72,8 @@ class OptimizerParamScheduler:
         return max(0, self.num_steps - self.lr_delay_steps)
 
     def get_lr(self, max_lr: float | None = None, min_lr: float | None = None) -> float:
-        """The learning rate at the present number of samples; max_lr, min_lr: those of a parameter group that has its
-        own."""
+        """The learning rate at the present number of samples; max_lr, min_lr: bounds of a parameter group that has its
+        own; None: the schedule's."""
         top = self.max_lr if max_lr is None else max_lr
         floor = self.min_lr if min_lr is None else min_lr
         if self.lr_warmup_steps > 0 and self._lr_steps <= self.lr_warmup_steps:

@@ -56,7 +56,8 @@ def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
 
 
 def wrong_offload(settings: OffloadSettings, num_layers: int) -> Iterator[Finding]:
-    """Findings about modules to offload that no layer has, and about more layers than there are."""
+    """Findings about modules to offload that no layer has, about more layers than there are, and about
+    --fine-grained-activation-offloading without modules."""
     if settings.cpu_offloading_num_layers > num_layers:
         given = settings.cpu_offloading_num_layers
         yield Finding("--cpu-offloading-num-layers", given, f"there are {num_layers} layers", "lower it")

@@ -12,7 +12,8 @@ Sizes = dict[str, int]
 
 
 class Again(IntEnum):
-    """Ways to recompute a part, in the order in which parts of one layer change what the layer keeps."""
+    """Ways to recompute a part. What a layer keeps follows from its recomputed parts one after the other, in this
+    order of their ways."""
 
     WHOLE = 0
     """The part keeps its input, and runs again when its backward comes."""
@@ -76,8 +77,8 @@ class Part:
 
     def kept(self, kept: Sizes, normed: int, micro_batch: Any, asked: Collection[str]) -> Sizes:
         """The bytes by path that the layer keeps once this part is recomputed, from those (`kept`) that it keeps
-        otherwise. normed: bytes of the normed hidden states, the part's input if it `begins`. asked: paths of all parts
-        that are recomputed."""
+        without that. normed: bytes of the normed hidden states, the part's input if it `begins`. asked: paths of all
+        parts that are recomputed, for kinds of parts whose bytes depend on others."""
         if self.again is Again.OUTPUT:
             return {**kept, **dict.fromkeys(self.feeds, 0)}
         rest = {path: size for path, size in kept.items() if not self.covers(path)}
@@ -108,7 +109,8 @@ class LayerParts(NamedTuple):
 
     @classmethod
     def of_all(cls, layers: "Iterable[LayerParts]") -> "LayerParts":
-        """The parts of several layers, each name once, in the order in which layers have them; without collectives."""
+        """The parts of several layers, each name once, in the order in which layers have them;
+        `collectives` and `linear_after` are left empty."""
         return cls(tuple({part.name: part for layer in layers for part in layer.parts}.values()))
 
     @property

@@ -59,8 +59,8 @@ class LayerRecompute(NamedTuple):
         return self.full or bool(self.offloaded) or any(part not in self.droppable for part in self.parts)
 
     def dropping_outputs(self, there: LayerParts, norms: bool) -> "LayerRecompute":
-        """This recomputation and that of the `droppable` parts (norms: whether norms, too). there: the layer's parts.
-        Those added take a hundredth of a layer's time; their outputs are a third of the bytes that it keeps."""
+        """A copy that recomputes the `droppable` parts, too; norms: whether norms are among them. there: the layer's
+        parts. Those added take a hundredth of a layer's time; their outputs are a third of the bytes that it keeps."""
         dropped = {part.name for part in self.droppable if norms or part.flag != NORMS}
         return self._replace(parts=there.outermost({*self.modules, *dropped}))
 
@@ -180,7 +180,7 @@ class RecomputePlan:
 
     @classmethod
     def of(cls, settings: RecomputeSettings, counts: Table) -> "RecomputePlan":
-        """The plan for `counts` [chunk][stage] layers. Raises ValueError where `wrong_settings` has a finding."""
+        """The plan for `counts` [chunk][stage] layers. Raises ValueError for a list by stage of a wrong form."""
         by_stage = any(getattr(settings, name) is not None for name in BY_STAGE)
         select, communication = (
             tables.tables_of(getattr(settings, name), counts, default) for name, default in PATTERNS.items()
@@ -317,8 +317,8 @@ def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table)
 def wrong_settings(
     settings: RecomputeSettings, counts: Table, flags: dict[str, str], there: LayerParts
 ) -> Iterator[Finding]:
-    """Findings about the lists by stage. flags: setting -> the name under which the user gave it; there: the parts of
-    all of the model's layers."""
+    """Findings about the form of lists by stage for `counts` [chunk][stage] layers, and their patterns that match no
+    module. flags: setting -> the name under which the user gave it; there: the parts of all of the model's layers."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)
         try:

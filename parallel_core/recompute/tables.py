@@ -38,9 +38,9 @@ def dealt(layers: Sequence[int], counts: Table) -> Table:
 
 
 def table_of(value: Any, counts: Table) -> Table:
-    """The table [chunk][stage] of a setting: true or false for all layers; a list of each stage's number, dealt over
-    its chunks; or such a list for each chunk, capped by the layers there are. True and false may stand for all and none
-    anywhere.
+    """The table [chunk][stage] of a setting: true for all layers, false or None for none; a list of each stage's
+    number, dealt over its chunks; or such a list for each chunk. A number beyond the layers there are is cut. True and
+    false may stand for all and none anywhere. counts: the layers of each [chunk][stage].
 
     Raises ValueError for any other form.
     """
@@ -78,7 +78,7 @@ def _number(entry: Any, all_layers: int) -> int:
 
 def beyond(value: Any, counts: Table) -> Iterator[str]:
     """A clause for each number in a setting of `table_of`, or in a dictionary of such, that exceeds the stage's or the
-    chunk's layers."""
+    chunk's layers (`counts`)."""
     if isinstance(value, dict):
         yield from (f"{pattern}: {clause}" for pattern, part in value.items() for clause in beyond(part, counts))
     if not isinstance(value, list | tuple):
@@ -96,8 +96,8 @@ def beyond(value: Any, counts: Table) -> Iterator[str]:
 
 def tables_of(value: Any, counts: Table, default_patterns: Sequence[str]) -> dict[str, Table]:
     """Pattern of modules -> table [chunk][stage]. A dictionary gives each pattern a setting of `table_of`; a pattern or
-    a list of patterns applies to all layers; a setting without patterns applies to `default_patterns`. Raises
-    ValueError for any other form."""
+    a list of patterns applies to all layers; a setting without patterns applies to `default_patterns`. counts: as in
+    `table_of`. Raises ValueError for any other form."""
     if isinstance(value, dict):
         return {str(pattern): table_of(setting, counts) for pattern, setting in value.items()}
     if isinstance(value, str):

@@ -50,7 +50,8 @@ OTHERS = {
 
 
 def sections(runs: Sequence[Run]) -> Iterator[Section]:
-    """The section of learning, with all named losses, and the section of speed and memory."""
+    """The section of learning (`LEARNING`, then each column that is neither in `OTHERS` nor a load of experts, as a
+    further loss), and the section of speed and memory."""
     yield _section("learning", "Learning", runs, (*LEARNING, *_further(runs)))
     yield _section("speed", "Speed and memory", runs, SPEED)
 
@@ -66,8 +67,8 @@ def _section(id: str, title: str, runs: Sequence[Run], curves: Sequence[Curve]) 
 
 
 def lines(id: str, curve: Curve, runs: Sequence[Run]) -> Lines | None:
-    """The plot of one column with a curve for each run; None if no run has a finite value of it. id: the plot's name
-    in the page."""
+    """The plot of one column with a curve for each run that has a finite value of it, for memory also with what was
+    predicted; None if no run has a finite value. id: the plot's name in the page."""
     values = [run.figures.of(curve.column) * curve.scale for run in runs]
     having = [(at, run, own) for at, (run, own) in enumerate(zip(runs, values, strict=True)) if np.isfinite(own).any()]
     if not having:

@@ -33,7 +33,8 @@ class Figures:
         return self._reader.unreadable + self._without_a_step
 
     def refresh(self) -> bool:
-        """Read the lines that were added to the file, and return whether there were any."""
+        """Read the lines that were added to the file, or all of a file that began anew, and return whether `of` or
+        `unreadable` may answer otherwise than before."""
         begins_anew, lines = self._reader.new()
         if begins_anew:
             self._clear()

@@ -21,8 +21,10 @@ class LinesReader:
         self._end, self._of = 0, (0, 0)
 
     def new(self) -> tuple[bool, Iterator[dict[str, Any]]]:
-        """(whether all lines come anew, because the file is another one than before, was cut or is gone; the lines
-        since the last call). A last line without its end comes when it is whole. A missing file has no lines."""
+        """(whether all lines come anew: in the first call for a file, and where it is another one than before, was cut
+        or is gone; the lines since the last call, as objects, read while the iterator is taken). An empty line is {}; a
+        line that is no JSON object is left out. A last line without its end comes when it is whole. A missing file has
+        no lines."""
         try:
             status = self.path.stat()
         except FileNotFoundError:

@@ -8,7 +8,8 @@ from parallel_core.report.run import Run
 
 
 def page_of(runs: Sequence[Run]) -> Page:
-    """The page of one or several runs: every section for which any of them has data."""
+    """The page of one or several runs: overview, learning, speed and events, and each further section for which any of
+    them has data."""
     found = [
         history.overview(runs),
         *curves.sections(runs),

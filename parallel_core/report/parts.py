@@ -101,8 +101,8 @@ class Page:
 
 
 def figure(value: Number, unit: str = "") -> str:
-    """A number as text with thousands separators, of six significant digits (four from a million on); "-" for None and
-    NaN."""
+    """A number as text, with `unit` right behind it: six significant digits with thousands separators, from a million
+    on four and a power of ten (1.235e+06); "-" for None and NaN."""
     if value is None or value != value:
         return ABSENT
     return f"{value:,.6g}{unit}" if abs(value) < 1e6 else f"{value:,.4g}{unit}"

@@ -36,7 +36,7 @@ class Run:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the folder has neither figures nor events nor a trace."""
+        """Whether the folder has neither figures nor events nor a trace with measured spans."""
         return not (self.figures.names() or self.events or self.measured)
 
     @property
@@ -46,7 +46,8 @@ class Run:
 
     @property
     def predicted(self) -> dict[str, float]:
-        """Part of a rank's memory -> its planned size in MiB, from the last start; empty if nothing was predicted."""
+        """Part of rank 0's memory, or "total" -> its planned size in MiB, from the last start; empty if nothing was
+        predicted."""
         parts = self.start.get("memory_predicted")
         found = parts.items() if isinstance(parts, dict) else ()
         return {name: size / 2.0**20 for name, size in found if isinstance(size, int | float)}
@@ -97,7 +98,8 @@ class Run:
 
 
 def name_apart(runs: Iterable[Run]) -> None:
-    """Set each run's name to so many last parts of its folder's path that no two runs have one name."""
+    """Set each run's name to the last parts of its folder's path, as few as tell all runs apart; the whole path where
+    two runs have one folder."""
     listed = list(runs)
     for parts in range(1, 1 + max((len(run.folder.absolute().parts) for run in listed), default=0)):
         names = ["/".join(run.folder.absolute().parts[-parts:]) for run in listed]

@@ -17,7 +17,8 @@ _ORDER = sorted(Kind, key=lambda kind: kind is not Kind.OTHER)
 
 
 def section(runs: Sequence[Run]) -> Section | None:
-    """A section with a chart for each run that has a trace; None if none has."""
+    """A section with, for each run that has a trace, a chart and a table of the middle one of its recorded steps; None
+    if none has."""
     plots = [_chart(number, run) for number, run in enumerate(runs) if run.measured]
     return Section("timeline", "A step's timeline", NOTE, list(plots)) if plots else None
 

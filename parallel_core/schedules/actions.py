@@ -54,7 +54,8 @@ Ordered = Compute | Pair
 class Transfer(NamedTuple):
     """One tensor on its way: what `produced` made on the sending stage is what `consumed` needs on the receiving one.
 
-    The two differ in chunk where the last stage hands over to the first. `peer` is the other stage.
+    The two differ in chunk where the last stage hands over to the first, or in a backward the first to the last. `peer`
+    is the other stage: to the sender the receiving one, to the receiver the sending one.
     """
 
     produced: Compute
@@ -105,8 +106,8 @@ class Placement(NamedTuple):
     """The stage of each chunk of the model; chunks in the order in which a micro-batch visits them are virtual stages.
 
     Chunk c of stage s is virtual stage c p + s of a pipeline of p stages, as in Megatron: the last stage hands chunk c
-    over to chunk c + 1 of the first. In a folded pipeline every other chunk goes the way back, stage s has c p + p-1-s:
-    a stage hands over to itself at the ends, and with two chunks the first stage has both ends of the model (the V of
+    over to chunk c + 1 of the first. In a folded pipeline chunks 1, 3, ... go the way back, stage s has c p + p-1-s: a
+    stage hands over to itself at the ends, and with two chunks the first stage has both ends of the model (the V of
     Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
     """
 
@@ -131,14 +132,14 @@ class Placement(NamedTuple):
 
 
 def consumer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """The action that needs the result of `action` of `stage`, and the stage that runs it; None for the last chunk's
-    forward, the first chunk's backward and gradients of weights."""
+    """The action that needs the result of `action` of `stage`, and the stage that runs it; None for the last virtual
+    stage's forward, the first one's backward and gradients of weights."""
     return _moved(action, stage, placement, 1)
 
 
 def producer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """The action that makes the input of `action` of `stage`, and the stage that runs it; None for the first chunk's
-    forward, the last one's backward and gradients of weights."""
+    """The action that makes the input of `action` of `stage`, and the stage that runs it; None for the first virtual
+    stage's forward, the last one's backward and gradients of weights."""
     return _moved(action, stage, placement, -1)
 
 

@@ -2,8 +2,8 @@
 Bubble Pipeline Parallelism", 2023, section 3, for forwards and backwards in any order.
 
 A stage runs gradients of weights where it would wait longer for others than they take, and where it would keep too
-much. Where it would wait for less, it runs one if it has waited more than any other stage: the longest bubble is the
-step's.
+much. Where the wait is shorter than one takes, it may run one (`Way.longest`) if that wait makes it the stage that has
+waited most: the longest bubble is the step's.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ class Memory(NamedTuple):
     """The memory of a stage, counted in activations of one micro-batch in one chunk."""
 
     most: int
-    """The most activations that a stage may keep."""
+    """The most activations that a stage may keep, where no gradient of weights is left that would free some."""
     freed: Time = 0
     """The part (0 to 1) of an activation that its backward frees; its gradients of weights need the rest. 0 is the safe
     side, half is what Qi et al. count."""
@@ -60,7 +60,8 @@ def with_weight_gradients(
 ) -> list[list[Compute]]:
     """The computations of each stage: forwards and backwards in the one of `orders`, gradients of weights among them in
     the one of `ways`, with which a step is shortest. Every pair of an order and a way is simulated, then again with
-    each stage's waiting time of the simulation before, for as long as this shortens the step."""
+    each stage's waiting time of the simulation before, for as long as this shortens the step. Raises AssertionError if
+    the stages of an order wait for each other for ever."""
     best: _Play | None = None
     for lines, way in product(orders, ways):
         play: _Play | None = _Play(lines, placement, memory, times, way, [0] * len(lines)).run()
@@ -76,8 +77,8 @@ def with_weight_gradients(
 def warm_up(stages: int, most: int, times: Durations) -> list[int]:
     """The number of forwards that each stage, with one chunk, runs before its first backward.
 
-    A stage's number is that of the forwards that end before the first gradient from the next stage arrives, but more
-    than the next stage's number, and in any case at most `most`.
+    A stage's number is that of the forwards that end before the first gradient from the next stage arrives, but at
+    least one more than the next stage's number, and in any case at most `most`; the last stage's is 1.
     """
     first, gradient = Forward(0), Backward(0)
     forward = [times.of(first, stage, 1, False) for stage in range(stages)]

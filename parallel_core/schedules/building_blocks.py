@@ -1,8 +1,8 @@
-"""The building blocks of V-Half and V-Min, which keep half and a third of 1F1B's activations.
+"""The building blocks of V-Half and V-Min, which keep about half and a third of 1F1B's activations.
 
-A block says when each stage runs the four computations of a micro-batch; repeated every six ticks, twice three
-computations, it leaves room for the gradients of weights and keeps the same everywhere (Qi et al., "Pipeline
-Parallelism with Controllable Memory", 2024).
+A block says when each stage runs the four computations of a micro-batch, forwards and backwards of two chunks. Repeated
+every six ticks it leaves two for the gradients of weights, and all stages keep nearly the same number of activations
+(Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
 """
 
 from collections import deque
@@ -34,7 +34,8 @@ def least(stages: int, stage: int) -> tuple[int, int, int, int]:
 
 def repeated(block: Block, stages: int, micro_batches: int) -> list[list[Compute]]:
     """The computations of each stage, which runs each micro-batch six ticks after the one before, at the ticks of
-    block(stages, stage) for the first; gradients of weights where that leaves a tick free."""
+    block(stages, stage) for the first; gradients of weights, in the order of the backwards, where that leaves a tick
+    free, and the rest at the end."""
     return [_line(block(stages, stage), micro_batches) for stage in range(stages)]
 
 

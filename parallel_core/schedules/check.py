@@ -110,8 +110,9 @@ def check(
     needed; sends match receives in order between any two stages; no deadlock even if an exchange waits for all its
     partners.
 
-    An activation is that of one micro-batch in one chunk, kept until its last gradient. backward: false for evaluation.
-    some_whole: only some backwards leave weight gradients to an action of their own.
+    An activation is that of one micro-batch in one chunk, kept until its last gradient. placement: None is one chunk on
+    each stage. backward: false for evaluation. some_whole: only some backwards leave weight gradients to an action of
+    their own.
     """
     placement = placement or Placement(len(schedule))
     _each_action_once(schedule, micro_batches, placement.chunks, backward, some_whole)

@@ -59,8 +59,8 @@ def parser() -> ArgumentParser:
 
 
 def faults(args: Namespace) -> Iterator[Finding]:
-    """Findings about single arguments: sizes below 1, times that are not positive, weight gradients as long as the
-    backward."""
+    """Findings about single arguments: sizes below 1, times of computations that are not above 0, a transfer below 0,
+    and, where a schedule splits them off, weight gradients that take as long as the backward or longer."""
     for name in ("stages", "micro_batches", "chunks", "group_size"):
         value = getattr(args, name)
         if value is not None and value < 1:

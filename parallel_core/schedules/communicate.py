@@ -25,7 +25,8 @@ def communicate(computes: Sequence[Sequence[Ordered]], placement: Placement | No
     So all stages go through the exchanges in one order, that of the ticks, and cannot wait for each other in a circle.
     What a stage hands over to itself is there at once.
 
-    placement: of the chunks; one for each stage if not given.
+    placement: of the chunks; None is one chunk on each stage. Raises AssertionError if stages wait for each other for
+    ever.
     """
     lock_step = _LockStep(computes, placement or Placement(len(computes)))
     with _collector_paused():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
+from html import escape
 from math import gcd, lcm
 from typing import NamedTuple
 
@@ -82,7 +83,8 @@ BOX, ROW, LEFT, TOP = 26, 30, 70, 40
 
 
 def svg(timeline: Timeline, title: str) -> str:
-    """The timeline as the text of an SVG document; the chunks of a stage in lighter and lighter shades."""
+    """The timeline as the text of an SVG document; the chunks of a stage in lighter and lighter shades. title: plain
+    text, which is escaped here."""
     chunks = _chunks(timeline)
     scale = BOX / float(min((span.stop - span.start for _, span in _all_spans(timeline)), default=1))
     length = scale * float(timeline.length)
@@ -91,7 +93,7 @@ def svg(timeline: Timeline, title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" font-family="sans-serif" '
         'font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="14">{title}</text>',
+        f'<text x="{LEFT}" y="24" font-size="14">{escape(title)}</text>',
     ]
     for stage in range(len(timeline.spans)):
         y = TOP + ROW * stage

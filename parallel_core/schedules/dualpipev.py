@@ -16,7 +16,8 @@ DUALPIPE_V = "dualpipev"
 
 
 def fewest_micro_batches(stages: int) -> int:
-    """The fewest micro-batches of DualPipe-V: with fewer the first stage would drain before the last one is full."""
+    """The fewest micro-batches of DualPipe-V, 2p - 1 on p stages: with fewer the first stage would drain before the
+    last one is full."""
     return 2 * stages - 1
 
 
@@ -24,10 +25,12 @@ def dualpipe_v(
     stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None
 ) -> list[list[Ordered]]:
     """DualPipe-V of p stages: bubble (p-1)(F&B + B - 3W), F&B being the time of a pair, B of a whole backward and W of
-    gradients of weights, each of one chunk; 2p + 1 activations of a chunk.
+    gradients of weights, each of one chunk, if gradients of the input take as long as a forward, those of weights no
+    longer, and a pair as long as its two halves; at most 2p + 1 activations of a chunk on a stage.
 
     A backward leaves gradients of weights to an action of its own where others wait for its result: before the steady
-    state, and in the second half of the drain.
+    state, and in the second half of the drain. group_size: ignored. Raises AssertionError for another number of chunks
+    than 2, and for fewer micro-batches than `fewest_micro_batches`.
     """
     assert chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {chunks}"
     assert micro_batches >= fewest_micro_batches(stages), f"{micro_batches} micro-batches are too few"

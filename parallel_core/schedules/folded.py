@@ -36,7 +36,9 @@ def zb_v(
     bubble: if forward, backward and weight gradient take a time t each, (p-1)/2 t, the time until the last
     stage has its first input.
 
-    Forwards and backwards go in one order whatever their times; gradients of weights are placed by them.
+    Forwards and backwards go in one order whatever their times; gradients of weights are placed by the times.
+    group_size: ignored. times, freed: as in `TimedGenerator`. Raises AssertionError for another number of chunks than
+    2.
     """
     placement = _placement(stages, chunks)
     lines = [list(_Line(stage, stages, micro_batches).actions()) for stage in range(stages)]
@@ -51,7 +53,9 @@ def v_half(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """V-Half: about half of 1F1B's activations. times, freed: as in `TimedGenerator`."""
+    """V-Half: about half of 1F1B's activations: each of p stages keeps those of at most p + 2 micro-batches in a chunk,
+    half of its layers, where 1F1B's first stage keeps as much as 2p of them. group_size: ignored. times, freed: as in
+    `TimedGenerator`. Raises AssertionError for another number of chunks than 2."""
     return _of_block(half, _placement(stages, chunks), micro_batches, times or EQUAL, freed)
 
 
@@ -63,8 +67,10 @@ def v_min(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """V-Min: about a third of 1F1B's activations, the fewest with which no stage waits in the steady state where all
-    computations take equally long."""
+    """V-Min: about a third of 1F1B's activations where stages are many: each of p stages keeps those of at most
+    2p/3 + 3 micro-batches in a chunk, half of its layers, where 1F1B's first stage keeps as much as 2p of them. They
+    are the fewest with which no stage waits in the steady state if all computations take equally long. group_size:
+    ignored. times, freed: as in `TimedGenerator`. Raises AssertionError for another number of chunks than 2."""
     return _of_block(least, _placement(stages, chunks), micro_batches, times or EQUAL, freed)
 
 

@@ -45,7 +45,8 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
     """GPipe: every forward, then every backward (Huang et al., "GPipe", 2019).
 
     The backwards run in the micro-batches' order, not in the reverse one of the paper: the bubble is the same, and
-    gradients are then summed in the same order as by every other schedule.
+    gradients are then summed in the same order as by every other schedule. Raises AssertionError for several chunks.
+    group_size: not read.
     """
     assert chunks == 1, f"GPipe has one chunk on a stage, not {chunks}"
     actions: list[Compute] = [Forward(m) for m in range(micro_batches)]
@@ -57,6 +58,7 @@ def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, group_size: in
     """1F1B: one forward, one backward (Narayanan et al., "PipeDream", 2019): Megatron's without virtual stages.
 
     Stage i of p first runs p-1-i forwards, then alternates, then drains: at most p-i micro-batches are in flight on it.
+    Raises AssertionError for several chunks. group_size: not read.
     """
     assert chunks == 1, f"1F1B has one chunk on a stage, not {chunks}: use interleaved"
     forwards = [Forward(m) for m in range(micro_batches)]
@@ -80,7 +82,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 1, group_size: in
     are stages if not given.
 
     Stage i of p first runs 2 (p-1-i) + (chunks-1) x group size forwards (Megatron's warm-up), all of them if there are
-    no more: always so on the first stage if the micro-batches are a single group.
+    no more: so it is on the first stage if the micro-batches are a single group of at most 2 (p-1).
     """
     forwards, backwards, warm_up = _interleaving(stages, micro_batches, chunks, group_size)
     return [alternate(forwards, backwards, before) for before in warm_up]
@@ -135,11 +137,12 @@ def zb_h1(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
     """ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): weight gradients fill the bubble, in 1F1B's memory.
 
     A `Backward` gives only the gradient that the stage before waits for. The gradients of the weights wait for no one,
-    so stage i puts them off: it runs 1F1B and, from its i-th backward on, the weight gradients of the micro-batch i
-    before. What was put off fills the time in which 1F1B would wait for the pipeline to drain.
+    so stage i puts them off: it runs 1F1B and, after each backward from that of micro-batch i on, the weight gradients
+    of the micro-batch i before. What was put off fills the time in which 1F1B would wait for the pipeline to drain.
 
     An activation is kept until its weight gradient: on stage i of p for p-i micro-batches between forward and backward,
-    as in 1F1B, and for i more after that. So no stage keeps more than p, what 1F1B keeps on its first stage.
+    as in 1F1B, and for i more after that. So no stage keeps more than p, what 1F1B keeps on its first stage. Raises
+    AssertionError for several chunks. group_size: not read.
     """
     computes = one_f_one_b(stages, micro_batches, chunks, group_size)
     return [_with_weight_gradients(actions, stage, micro_batches) for stage, actions in enumerate(computes)]
@@ -150,6 +153,7 @@ def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
     weight gradient are of one length no bubble but the time until the last stage's first input is there.
 
     Stage i runs 2(p-1-i) forwards first, twice as many as in 1F1B, and puts weight gradients off by 2i micro-batches.
+    Raises AssertionError for several chunks. group_size: not read.
     """
     lines = _ahead(stages, micro_batches, chunks, [2 * (stages - stage) - 1 for stage in range(stages)])
     return [_with_weight_gradients(line, 2 * stage, micro_batches) for stage, line in enumerate(lines)]
@@ -172,7 +176,8 @@ def zb_1p(
     freed: Time = 0,
 ) -> list[list[Compute]]:
     """ZB-1p (Qi et al., 2023, section 3): the order of ZB-H1, gradients of weights placed by times, in the memory of p
-    activations on each of p stages."""
+    activations on each of p stages. times, freed: as in `TimedGenerator`; group_size: not read. Raises AssertionError
+    for several chunks."""
     lines = one_f_one_b(stages, micro_batches, chunks, group_size)
     return with_weight_gradients((lines,), Placement(stages), Memory(stages, freed), times or EQUAL)
 
@@ -186,7 +191,8 @@ def zb_2p(
     freed: Time = 0,
 ) -> list[list[Compute]]:
     """ZB-2p (Qi et al., 2023, section 3): the order of ZB-H2, with one more forward first wherever messages leave time
-    for it, gradients of weights placed by times, in the memory of 2p activations on each of p stages."""
+    for it, gradients of weights placed by times, in the memory of 2p activations on each of p stages. times, freed: as
+    in `TimedGenerator`; group_size: not read. Raises AssertionError for several chunks."""
     times = times or EQUAL
     first = warm_up(stages, min(2 * stages, micro_batches), times)
     lines = _ahead(stages, micro_batches, chunks, first)
@@ -239,7 +245,9 @@ GENERATORS: dict[str, Generator] = {
 def order(
     name: str, placement: Placement, micro_batches: int, group_size: int | None = None, times: Durations | None = None
 ) -> Sequence[Sequence[Ordered]]:
-    """The computations of each stage by the schedule called `name`, which reads `times` if it is a `TimedGenerator`."""
+    """The computations of each stage, in order, by the schedule called `name`. placement: gives the numbers of stages
+    and of chunks on each; group_size: as in `Generator`; times: of the stages' computations, which only a
+    `TimedGenerator` reads."""
     sizes = placement.stages, micro_batches, placement.chunks, group_size
     return TIMED[name](*sizes, times) if times is not None and name in TIMED else GENERATORS[name](*sizes)
 

@@ -1,4 +1,4 @@
-"""The parsers of our own commands' command lines: each option says its default and its choices."""
+"""The parsers of our own commands' command lines: the help of an option says its default and its choices, if any."""
 
 import argparse
 import os
@@ -45,7 +45,7 @@ def command_line(
     description: str | None, program: str | None = None, usage: str | None = None
 ) -> argparse.ArgumentParser:
     """A parser that takes no abbreviations of options. program: the command in its usage; None: the script that
-    runs."""
+    runs. usage: the whole usage text; None: it is made of program and options."""
     return _Parser(program, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False)
 
 

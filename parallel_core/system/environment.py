@@ -38,7 +38,7 @@ def _installed(name: str) -> str:
 
 
 def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """A finding if PyTorch's launcher, or one like it, started this process as one of several: msrun has to."""
+    """A finding if another launcher than msrun started this process: PyTorch's, or any other as one of several."""
     size = environment.get("WORLD_SIZE", "1")
     if "MS_ROLE" not in environment and ("TORCHELASTIC_RUN_ID" in environment or size not in ("", "1")):
         rule = "processes of torchrun, deepspeed or the like do not find each other in MindSpore"

@@ -45,8 +45,9 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
-    """The path of the file that a checkpoint calls `name`, inside `folder`. Raises ValueError if it lies elsewhere: a
-    name that leaves the folder, an absolute one and, unless `links`, a link."""
+    """The path of the file that a checkpoint calls `name`, inside `folder`. Raises ValueError if it may lie elsewhere:
+    for a name that leaves the folder, an absolute or empty one, one with a backslash or NUL and, unless `links`, one
+    that is a link or goes through one."""
     parts = PurePosixPath(name).parts
     if not parts or "\\" in name or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts:
         raise ValueError(f"{folder}: names the file {name!r}, which does not lie in it; nothing of it was read")
@@ -75,15 +76,16 @@ _MOST = 1 << 31
 
 
 def regular(path: Path) -> Path:
-    """The path, if it is a regular file. Raises ValueError for a folder, a pipe or a device: reading one may never
-    end."""
+    """The path, if it is a regular file. Raises ValueError for a folder, a pipe or a device, whose reading may never
+    end, and OSError for a file that is missing."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path}: is no file")
     return path
 
 
 def read_plain(path: Path) -> bytes:
-    """All bytes of a regular file. Raises ValueError for a folder, a pipe or a device, and for more than 2 GiB."""
+    """All bytes of a regular file. Raises ValueError for a folder, a pipe or a device, and for more than 2 GiB, OSError
+    for a file that is missing or cannot be read."""
     if regular(path).stat().st_size > _MOST:
         raise ValueError(f"{path}: has {path.stat().st_size} bytes, which is too much to be what it is called")
     return path.read_bytes()
@@ -91,7 +93,8 @@ def read_plain(path: Path) -> bytes:
 
 def read_json(path: Path) -> Any:
     """The value of a file of JSON. Raises ValueError if it is no regular file or has more than 2 GiB, and if its text
-    is no JSON, has a name twice in an object, or is nested deeper than Python reads."""
+    is no JSON, has a name twice in an object, or is nested deeper than Python reads; OSError if it is missing or cannot
+    be read."""
     return parse_json(read_plain(path), path)
 
 

@@ -41,7 +41,7 @@ def _number(data: Any, start: int) -> tuple[int, int]:
 
 
 def entry(field: int, value: int | bytes) -> bytes:
-    """The bytes of one field: an integer as a varint, bytes with their length before them."""
+    """The bytes of one field: an integer, not below 0, as a varint, bytes with their length before them."""
     if isinstance(value, int):
         return _written(field << 3 | _VARINT) + _written(value)
     return opening(field, len(value)) + value

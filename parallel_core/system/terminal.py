@@ -33,10 +33,11 @@ def painted(text: str, colour: str, is_coloured: bool) -> str:
 
 
 def progress_line(found: "re.Match[str]", total: int | None, width: int, is_coloured: bool = False) -> str:
-    """A bar, step, loss, tokens per second and estimated time left, in fewer than `width` columns: the end is cut off.
+    """A bar, step, loss, tokens per second and estimated time left, in fewer than `width` columns: from there on they
+    are cut off.
 
     found: the match of a step's line of the log, with the groups step, loss, tokens per second, time left. total: steps
-    of the run; None leaves out the bar.
+    of the run; None leaves out the bar. is_coloured: some parts get colours.
     """
     step, loss, tokens_per_second, time_left = found.groups()
     is_number = loss not in ("nan", "inf", "-inf")
@@ -71,7 +72,7 @@ class Screen:
 
     def write(self, line: str) -> None:
         """Write a line of the log, with or without its newline; on a terminal a step's line as `progress_line` in place
-        of the last one."""
+        of the last step's, other lines above it."""
         line = line.rstrip("\n")
         if not self._updates:
             self.stream.write(f"{line}\n")

@@ -51,7 +51,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def groups_of(topology: Topology, rank: int) -> dict[str, list[int]]:
-    """Kind -> global ranks, for every process group that `rank` is in."""
+    """Kind -> global ranks, for every process group that `rank` is in. Raises ValueError for a rank that the job does
+    not have."""
     if not 0 <= rank < topology.world_size:
         raise ValueError(f"--rank {rank}: must be between 0 and --world-size {topology.world_size} - 1; change it")
     return {kind: list(topology.group(kind, rank)) for kind in KINDS if topology.is_member(kind, rank)}
@@ -73,7 +74,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the groups as text or JSON; the exit code, 2 for wrong sizes, whose findings are printed to stderr."""
+    """Print the groups as text or JSON; the exit code, 2 for wrong sizes or a --rank that the job does not have, whose
+    error is printed to stderr."""
     options = _options(sys.argv[1:] if argv is None else argv)
     try:
         topology = Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])

@@ -31,7 +31,8 @@ AXES = ("tp", "cp", "ep", "dp", "pp")
 
 
 class RankGrid:
-    """Ranks 0..world-1 as an array with one named axis per kind of parallelism.
+    """Ranks 0..world-1 as an array with one named axis per kind of parallelism. Raises ValueError for an order with an
+    axis that is none of `AXES`, with an axis twice, or without an axis whose size is above 1.
 
     Args:
         order: axis names joined by "-", fastest varying first.
@@ -59,14 +60,15 @@ class RankGrid:
 
     def group_of(self, name: str, rank: int) -> tuple[int, ...]:
         """The ranks of the one group that holds `rank`, of those whose members differ along the axes in `name`
-        ("dp-cp"), in grid order."""
+        ("dp-cp"), in grid order. Raises ValueError for an axis or a rank that the grid lacks."""
         index: list[Any] = list(np.unravel_index(rank, self._ranks.shape))
         for position in self._positions(name):
             index[position] = slice(None)
         return tuple(self._ranks[tuple(index)].reshape(-1).tolist())
 
     def coordinate(self, axis: str, rank: int) -> int:
-        """The coordinate of `rank` along an axis, 0-based."""
+        """The coordinate of `rank` along an axis, 0-based. Raises ValueError for an axis or a rank that the grid
+        lacks."""
         (position,) = self._positions(axis)
         return int(np.unravel_index(rank, self._ranks.shape)[position])
 
@@ -90,7 +92,8 @@ RULES = (
 
 
 class Kind(NamedTuple):
-    """A kind of process group: the grid of ranks of which its groups are slices, and what the members of one share."""
+    """A kind of process group: the grid of ranks of which its groups are slices, if any, and what the members
+    of one share."""
 
     grid: str
     """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
@@ -128,7 +131,9 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """The sizes of a job and the process groups that follow from them.
+    """The sizes of a job and the process groups that follow from them. Raises ConfigError with the first finding about
+    sizes that are no whole numbers from 1 on, or do not fit together, ValueError for an unknown context-parallel
+    algorithm.
 
     The world is tp x cp x dp x pp. For experts the same ranks are (expert) tp x ep x (expert) dp x pp. A stage that
     holds nothing but the embedding (--standalone-embedding-stage) is the first of the pp stages, not one more.
@@ -223,7 +228,8 @@ class Topology:
         return grid.groups(where.name)
 
     def group(self, kind: str, rank: int) -> tuple[int, ...]:
-        """The ranks of the group of one of `KINDS` that `rank` belongs to; ValueError where it belongs to none."""
+        """The ranks of the group of one of `KINDS` that `rank` belongs to. Raises ValueError where it belongs to
+        none."""
         where = KINDS[kind]
         if where.grid:
             grid: RankGrid = getattr(self, where.grid)
@@ -235,7 +241,8 @@ class Topology:
         return tuple(mine[0].tolist())
 
     def is_member(self, kind: str, rank: int) -> bool:
-        """Whether `rank` is in a group of this kind: of embedding groups only first and last stages are members."""
+        """Whether `rank` is in a group of one of `KINDS`: in "embedding" are the ranks of the first and the last stage,
+        in "position-embedding" those of the first, in every other kind all."""
         return KINDS[kind].grid != "" or bool((self.groups(kind) == rank).any())
 
     def coordinates(self, rank: int) -> dict[str, tuple[int, int]]:

@@ -19,7 +19,8 @@ def agree(
     """The names that `source` offers and no rank takes. Raises ConfigError on every rank if any rank has a problem or,
     with `all_used`, if a name is taken by no rank.
 
-    `offered` is the same list on all ranks. `taken` are the names that this rank's model has. All ranks call this.
+    `offered` is the same list on all ranks. `taken` are the names that this rank's model has, `problems` the messages
+    of this rank. `source` names in messages where the names come from. All ranks call this.
     """
     findings = [int(name in taken) for name in offered]
     findings.append(len(problems))
@@ -70,6 +71,7 @@ def all_succeeded(path: Path, error: OSError | None) -> None:
 
 
 def highest(*own: int) -> list[int]:
-    """The largest value of each number over all ranks; all ranks call this with equally many (int32)."""
+    """A list whose i-th entry is the largest i-th number that any rank gives. All ranks call this with equally many
+    int32 numbers."""
     world = parallel_state.get_world_group()
     return list(world.all_reduce(Tensor(np.array(own, np.int32)), op="max").asnumpy().tolist())

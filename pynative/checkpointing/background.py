@@ -30,9 +30,9 @@ def prepared_memory(state: RunState) -> HostMemory:
 class BackgroundSave:
     """A checkpoint under way: a thread copies the tensors that this rank saves, and then writes them.
 
-    Before weights or states change, the main thread calls `finish_copies`. Collectives stay in the main thread, too:
-    between two steps all ranks call `advance`, which agrees on how far they are. Rank 0 publishes when all have
-    written.
+    All ranks make it together; that raises as `Saving.begin` does. Before weights or states change, the main thread
+    calls `finish_copies`. Collectives stay in the main thread, too: between two steps all ranks call `advance`, which
+    agrees on how far they are. Rank 0 publishes when all have written.
     """
 
     def __init__(self, directory: Path, state: RunState, memory: HostMemory) -> None:

@@ -31,15 +31,15 @@ from pynative.tensor_parallel.random import get_rng_tracer
 
 
 def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
-    """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of any
-    tool: HuggingFace's and Megatron-LM's are converted while they are read. Returns the checkpoint's manifest.
+    """Continue from the latest checkpoint in `directory`, or that of --ckpt-step (or from `directory`, if it is one
+    itself), of any tool: HuggingFace's and Megatron-LM's are converted while they are read. Returns its manifest.
 
     With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
     iteration, but neither optimizer nor schedule, as from a checkpoint that has none. If the checkpoint lacks adapters
-    that the run has, they begin anew and only weights are taken. Raises ValueError, before anything is changed, if
-    there is no checkpoint, if it is damaged, or if it does not fit. In one case None is returned: nothing was saved yet
-    in a directory that --save names too; with --resume-training or --exit-on-missing-checkpoint that is an error as
-    well.
+    that the run has, they begin anew and only weights are taken. Returns None if nothing was saved yet in a directory
+    that --save names too. Raises ValueError, before anything is changed, if any other directory has no checkpoint, or
+    if that is damaged or does not fit. --resume-training and --exit-on-missing-checkpoint turn None into an error;
+    --resume-training also refuses a checkpoint of weights alone, or without the run's adapters.
     """
     training = state.config.training_config
     if is_first_start(directory, training.checkpoint):
@@ -152,8 +152,8 @@ def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
 
 
 def load_adapters(directory: Path, state: RunState) -> None:
-    """Take the adapters of the checkpoint in `directory` (--lora-load), for a run that begins; one that goes on keeps
-    its own.
+    """Take the adapters of the checkpoint in `directory` (--lora-load). A run that goes on (its iteration is above 0)
+    keeps its own: this reads nothing then, and warns.
 
     Raises ValueError, before anything is changed, if they are not there, damaged, or differ from the model's by name or
     shape.
@@ -204,10 +204,11 @@ def _is_adapter(spec: ShardSpec) -> bool:
 
 
 def load_model(directory: Path, model: nn.Cell, vocabulary: Vocabulary | None = None) -> Manifest:
-    """Fill a model's weights from a checkpoint, without anything that belongs to training; the checkpoint's manifest.
+    """Fill a model's weights from the checkpoint in `directory`, without anything that belongs to training, and return
+    the checkpoint's manifest. All ranks call this.
 
-    vocabulary: the model's, where its tables may have other padding than the checkpoint's. Raises ValueError before
-    anything is changed if the checkpoint is missing, damaged, or does not fit.
+    vocabulary: the model's, where its tables may have other padding than the checkpoint's; None: they have the same.
+    Raises ValueError before anything is changed if the checkpoint is missing, damaged, or does not fit.
     """
     reader = open_checkpoint(directory, vocabulary=vocabulary, optimizer=False)
     _check(reader, model, [], STRICTNESS["raise_all"], exactly=False)

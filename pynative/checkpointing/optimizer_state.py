@@ -24,8 +24,8 @@ def optimizer_tensors(optimizer: FlatOptimizer) -> Iterator[tuple[str, Stretch, 
 
 
 def optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness) -> list[str]:
-    """Why an optimizer cannot go on with the state in a checkpoint, as messages; none for None, which needs no
-    state."""
+    """Messages that say why an optimizer cannot go on with the state in a checkpoint; an empty list if it can, or if
+    the optimizer is None. strictness: whether states that only one of the two has are problems."""
     if optimizer is None:
         return []
     record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"
@@ -56,7 +56,8 @@ def _scaler_problem(reader: CheckpointReader, optimizer: FlatOptimizer) -> str |
 
 def read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictness: Strictness) -> None:
     """Fill an optimizer's states, step count and loss scaler from a checkpoint in which `optimizer_problems` found
-    none."""
+    none. A float32 copy that the checkpoint lacks is read from the weight, which was float32; any other state that it
+    lacks keeps its values, with a warning if the strictness logs absent names."""
     assert reader.manifest.optimizer is not None
     for name, stretch, memory in optimizer_tensors(optimizer):
         stored = _stored_name(reader, name)

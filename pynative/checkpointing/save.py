@@ -34,10 +34,10 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, n
     """Write `directory`/iter_<iteration>, make it the latest, and return its path; all ranks call this.
 
     The run's own checkpoint of the same iteration is replaced, another run's moved aside. Returns when it is on the
-    disk. keep: the number of the run's checkpoints that are left in `directory`. names: the form of the files' names.
-    Both are by default the configuration's. Raises `SaveFailed` on all ranks if one cannot write, or if another job
-    writes there; ValueError for weights that somebody assigned to an empty slot of ZeRO stage 3, and for a callback's
-    state that a manifest (JSON) cannot hold.
+    disk. keep: the number of the run's newest checkpoints that are left in `directory`, beside those that
+    --save-retain-interval keeps. names: the form of the files' names. Both are by default the configuration's. Raises
+    `SaveFailed` on all ranks if one cannot write, or if another job writes there; ValueError for weights that somebody
+    assigned to an empty slot of ZeRO stage 3, and for a callback's state that a manifest (JSON) cannot hold.
     """
     with Saving.begin(directory, state, keep, names) as saving:
         on_all_ranks(saving.path, saving.write)
@@ -75,10 +75,11 @@ class Saving:
         keep: int | None = None,
         names: FileNames | None = None,
     ) -> "Saving":
-        """Make the checkpoint's folder and list what this rank will write; all ranks call this. Tensors are read when
-        they are written, and so must not change until then. Raises `SaveFailed` if the folder cannot be made or another
-        job writes there; ValueError for weights that somebody assigned to an empty slot of ZeRO stage 3, and for a
-        callback's state that a manifest (JSON) cannot hold."""
+        """Call the callbacks' `before_save`, make the checkpoint's folder, and list what this rank will write; all
+        ranks call this. Tensors are read when they are written, and so must not change until then. keep, names: as for
+        `save_checkpoint`. Raises `SaveFailed` if the folder cannot be made or another job writes there; ValueError for
+        weights that somebody assigned to an empty slot of ZeRO stage 3, and for a callback's state that a manifest
+        (JSON) cannot hold."""
         for callback in state.callbacks:
             callback.before_save(state)
         world, config = parallel_state.get_world_group(), state.config.training_config.checkpoint
@@ -139,9 +140,10 @@ class Saving:
             self._persistently(lambda: write_part(self._partial, file, self.tensors))
 
     def publish(self) -> None:
-        """Write the manifest, rename the folder, point to it as the latest, and delete surplus checkpoints, on rank 0;
-        nothing on other ranks. If that fails again and again, raises OSError, which names the folder, the bytes needed
-        and the newest whole checkpoint."""
+        """Write the manifest and, if the configuration asks for them, HuggingFace's files, rename the folder, point to
+        it as the latest, and delete surplus checkpoints, on rank 0; nothing on other ranks. If writing or renaming
+        fails again and again, raises OSError, which names the folder, the bytes needed and the newest whole checkpoint;
+        warns of a checkpoint that cannot be deleted."""
         if not self.is_publisher:
             return
         self._persistently(lambda: write_manifest(self._partial, self.run, self.files))

@@ -75,6 +75,7 @@ def get_checkpoint_name(ckpt_path: str | Path, iteration: int) -> Path:
 
 
 def get_last_checkpoint(ckpt_path: str | Path) -> Path:
-    """The directory of the latest checkpoint in `ckpt_path`. Raises ValueError if there is none, or if the file that
-    names it is damaged."""
+    """The directory of the latest checkpoint in `ckpt_path`, the one that its tracker file names (without that file the
+    newest whole one), or `ckpt_path` itself if it is a checkpoint. Raises ValueError if there is none, or if the file
+    that names it is damaged."""
     return commit.find(Path(ckpt_path))

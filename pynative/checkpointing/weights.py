@@ -27,8 +27,8 @@ def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, Array]) -> 
     """Fill a model from whole arrays, the same on all ranks; each rank takes its stage's names and its shards. All
     ranks call this.
 
-    If names or shapes differ, raises ValueError before anything is written; it lists all names that only the model or
-    only the table has, and all shapes that differ.
+    If names or shapes differ on any rank, raises ValueError on all before anything is written. A rank's error lists the
+    names that only the arrays have, those that only this rank's part of the model has, and shapes that differ there.
     """
     arrays = arrays_by_global_name
     parameters = settled(name_parameters(model))
@@ -73,8 +73,8 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
 
 
 def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
-    """The reduced gradient of every parameter as a whole array by global name, on rank 0; None on the other ranks. All
-    ranks call this; each brings what it owns."""
+    """The reduced gradient of every trained parameter as a whole array by global name, 16-bit values as float32, on
+    rank 0; None on the other ranks. All ranks call this; each brings what it owns."""
     coordinates, sharded = parallel_state.get_coordinates(), buffers.is_sharded
     own = {}
     for buffer in buffers:

@@ -27,11 +27,12 @@ def connect(
     timeout_minutes: float = 10.0,
 ) -> Backend:
     """Meet the other ranks of the job, and return the connection to them. Rank, size and address not given come from
-    msrun's environment.
+    msrun's environment; with "native" (HCCL) all three do, given or not.
 
     `address` is any text that the ranks of the job share and no other job on this host has, or `tcp://HOST:PORT` of
-    rank 0 if ranks may live on several hosts. Raises ValueError for a job that the backend cannot serve, PeerLate if a
-    rank does not come within `timeout_minutes`.
+    rank 0 if ranks may live on several hosts. Raises ValueError for another backend than "shared_memory" and "native",
+    and for a job that it cannot serve; on CPUs PeerLate if a rank does not come within `timeout_minutes`, PeerLost if
+    one ends meanwhile.
     """
     if backend not in BACKENDS:
         raise ValueError(f"--collectives {backend}: choose from {', '.join(BACKENDS)}")

@@ -1,11 +1,13 @@
-"""A group whose ranks share an arena: the channels between them, and the comparison of every call with the peers'."""
+"""A group whose ranks share an arena: the channels between them, and the comparison of every call with the other
+ranks'."""
 
 from collections.abc import Generator, Sequence
 
 from pynative.collectives.engine import Engine, Lane, Steps
 from pynative.collectives.interface import Group
-from pynative.collectives.ledger import Call, check
+from pynative.collectives.ledger import Call, check, record_bytes
 from pynative.collectives.trace import Trace
+from pynative.collectives.wire.arena import ChannelLayout
 from pynative.collectives.wire.mailbox import COLLECTIVE, Inbox, Outbox, Target
 
 Waits = Generator[Sequence[Target], None, None]
@@ -22,14 +24,14 @@ class CheckedGroup(Group):
         self.peers = [i for i in range(self.size) if i != self.rank]
         self._lanes: dict[tuple[str, int], Lane] = {}
         if self.size > 1:
-            self._out = self._channels.outbox(
-                (self.ranks, "collective"), [self.ranks[i] for i in self.peers], COLLECTIVE
-            )
+            self._layout = ChannelLayout(COLLECTIVE.slots, COLLECTIVE.slot_bytes, record_bytes(self.size))
+            readers = [self.ranks[i] for i in self.peers]
+            self._out = self._channels.outbox((self.ranks, "collective"), readers, self._layout)
             self._in = {i: self._collective_inbox(i) for i in self.peers}
 
     def _collective_inbox(self, writer: int) -> Inbox:
         readers = [rank for i, rank in enumerate(self.ranks) if i != writer]
-        return self._channels.inbox((self.ranks, "collective"), self.ranks[writer], readers, COLLECTIVE)
+        return self._channels.inbox((self.ranks, "collective"), self.ranks[writer], readers, self._layout)
 
     def _room(self, outbox: Outbox) -> Waits:
         targets = outbox.room()
@@ -45,7 +47,7 @@ class CheckedGroup(Group):
 
     def _agree(self, call: Call) -> Waits:
         """Wait for the peers' first posts of an operation and compare them with this rank's call. Raises
-        CollectiveMismatch."""
+        CollectiveMismatch if they differ."""
         yield from self._arrivals_of_all()
         for inbox in self._in.values():
             check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)
@@ -67,5 +69,6 @@ class CheckedGroup(Group):
         return self._lanes.setdefault(("from", source), Lane())
 
     def unreceived(self) -> list[str]:
-        """The messages that this rank sent in the group and their receiver has not taken, a line of text for each."""
+        """Messages that this rank sent in the group and that their receivers have not taken, a line of text for
+        each."""
         raise NotImplementedError

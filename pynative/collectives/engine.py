@@ -147,7 +147,7 @@ class Engine:
 
     def look_in(self) -> None:
         """Move operations on as `progress` does, for a rank between its computations; the time it takes is counted for
-        the oldest outstanding operation."""
+        the first operation of the lane that has been busy longest."""
         if self._busy:
             start, oldest = time.perf_counter(), self._busy[0].works[0]
             self.progress()
@@ -162,9 +162,9 @@ class Engine:
         return [str(work.label) for lane in self._busy for work in lane.works]
 
     def standing(self) -> tuple[bool, list[tuple[object, tuple[int, ...]]]]:
-        """(whether this rank waits; for the first operation of each lane its label and the ranks without which it does
-        not move on, beginning with the one that is waited for). Called by another thread, while the main one waits or
-        works."""
+        """(whether this rank waits; for each lane with outstanding operations the first one's label and the ranks
+        without which it does not move on, beginning with the lane of the operation that is waited for). Called by
+        another thread, while the main one waits or works."""
         waited = self._waited_for
         heads = [works[0] for lane in tuple(self._busy) if (works := tuple(lane.works))]
         if waited is not None:

@@ -114,8 +114,8 @@ class HcclGroup(Group):
         return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """Launch one HcclBatchSendRecv. A stream would finish each single message before it starts the next, so two
-        ranks that both send first would wait for each other forever."""
+        """Launch one HcclBatchSendRecv; a Handle for each message, in their order. A stream would finish each single
+        message before it starts the next, so two ranks that both send first would wait for each other forever."""
         operations = [self._operation(message) for message in messages]
         handles = distributed.batch_isend_irecv(operations) if operations else []
         return [
@@ -193,7 +193,8 @@ class HcclBackend(Backend):
         """Do nothing: HCCL moves data by itself."""
 
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """(False, the operation that was launched last): HCCL does not say which operations are complete."""
+        """(False, a tuple of the operation that was launched last, empty if there was none): HCCL does not say which
+        operations are complete."""
         label = self._launcher.last
         return False, (label.standing(self.rank, ()),) if isinstance(label, Label) else ()
 

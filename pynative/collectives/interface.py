@@ -51,15 +51,14 @@ class Backend(ABC):
 
     @abstractmethod
     def group(self, ranks: Sequence[int], name: str = "") -> "Group":
-        """The group of these global ranks, ascending; the same object whenever asked for the same ranks.
-
-        Members (or all ranks) may make their groups in any order. `name` is for messages and the trace.
-        """
+        """The group of these global ranks; the same object for the same ranks. `name` is for messages and the trace. On
+        CPUs members may make their groups in any order, and ranks that do not ascend or lack this one raise ValueError;
+        with HCCL all members of a group make it together (`prepare`)."""
 
     @abstractmethod
     def prepare(self, groups: Mapping[str, Sequence[int]]) -> None:
-        """Make this rank's groups, where the members of a group have to make it together. groups: global ranks by kind
-        of group, the kinds in one order on all ranks."""
+        """Make this rank's groups where the members of a group have to make it together (HCCL). groups: global ranks by
+        kind of group, the kinds in one order on all ranks."""
 
     @abstractmethod
     def progress(self) -> None:
@@ -81,11 +80,13 @@ class Backend(ABC):
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one stops because of `error`: their next or present call raises PeerLost."""
+        """Tell the other ranks that this one stops because of `error`: their next or present call raises PeerFailed, or
+        `error` again if it is a CollectiveError. HCCL cannot tell."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the job, together with the other ranks, after everything that was sent has been received."""
+        """Leave the job together with the other ranks; after a failure at once. On CPUs raises CollectiveMismatch, on
+        all ranks, if a message was not received or an operation not waited for."""
 
 
 class Group(ABC):
@@ -93,10 +94,10 @@ class Group(ABC):
 
     Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
     `async_op=True` they return a Handle, and the input must stay unchanged until its `wait()`. A group of one returns
-    the input itself. `about` names x in messages, the same on all ranks. Reductions run in group order, 16-bit floats
-    in float32, so all ranks get equal bits. Every operation raises ValueError for arguments that do not fit, before
-    anything is sent; CollectiveMismatch, on every rank, if ranks call different things; PeerLost if a rank is gone, and
-    PeerLate if one does not come in time.
+    the input itself, or `out`. `about` names x in messages, the same on all ranks. Operations raise ValueError for
+    arguments that do not fit, before anything is sent. On CPUs reductions run in group order, 16-bit floats in float32,
+    so all ranks get equal bits, and operations raise CollectiveMismatch, on every rank, if ranks call different things,
+    PeerLost if a rank is gone, PeerLate if one does not come in time. HCCL has its own order, checks and time-out.
     """
 
     def __init__(self, engine: Engine, trace: Trace, world_rank: int, ranks: Sequence[int], name: str):
@@ -124,10 +125,8 @@ class Group(ABC):
     def all_gather(
         self, x: Tensor, axis: int = 0, *, out: Tensor | None = None, async_op: bool = False, about: str = ""
     ) -> Any:
-        """The ranks' x concatenated along `axis` in group order; written into `out` if given, along the first axis.
-
-        x may be this rank's place in `out`, the memory of which is then the only one.
-        """
+        """The ranks' x concatenated along `axis` in group order; written into `out` if given (then axis is 0), of which
+        x may be a view: this rank's own place there."""
         axis = self._check_axis("all_gather", x, axis)
         kind = kind_of(x.dtype)
         shape = (x.shape[0] * self.size, *x.shape[1:]) if axis == 0 else ()
@@ -181,7 +180,8 @@ class Group(ABC):
     ) -> Any:
         """Send rows of x (axis 0) to every rank; return the rows that came from the ranks, in group order.
 
-        `input_splits[i]` rows go to rank i, `output_splits[i]` come from it; without both, equal parts.
+        `input_splits[i]` rows go to index i of the group, `output_splits[i]` come from it; give both, or neither for
+        equal parts.
         """
         rows = self._check_splits(x, input_splits, output_splits)
         if self.size == 1:

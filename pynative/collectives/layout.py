@@ -16,7 +16,7 @@ def spans(count: int, largest: int) -> list[Span]:
 
 
 def window(part: Span, k: int, largest: int) -> Span:
-    """The k-th span of `largest` entries within `part`, short or empty at the part's end."""
+    """The k-th span (from 0) of `largest` entries within `part`, short or empty at the part's end."""
     return Span(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
 
 

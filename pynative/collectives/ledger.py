@@ -1,8 +1,7 @@
 """The ledger: a record of each rank's call, which its peers compare with their own before they use any data.
 
 A record travels in the header of an operation's first post. Two ranks agree if number and signature are equal; the call
-site is carried along for the message. A rank's record, packed, starts with exactly the bytes its peers expect, so that
-agreement is one comparison.
+site is carried along for the message.
 """
 
 import mmap
@@ -25,8 +24,9 @@ _sites: dict[tuple[object, int], str] = {}
 
 @dataclass
 class Call:
-    """One rank's call of an operation: `number` counts the calls on its lane, `signature` (operation, shape, type) must
-    be equal on all ranks, `site` is the caller's file and line.
+    """One rank's call of an operation: `number` counts, from 1, the group's collectives, or this rank's messages to, or
+    from, the same rank; `signature` (operation, shape, type) must be equal on all ranks, `site` is the caller's file
+    and line.
 
     `rows` are the row counts of an all_to_all, which differ by rank: (sent to each rank, expected from each rank).
     """
@@ -37,7 +37,8 @@ class Call:
     rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def packed(self) -> bytes:
-        """The record as bytes, at most a page: long signatures and sites are cut."""
+        """The record as bytes, at most `record_bytes`: the signature's first 2,048 bytes, the site's last 512, all row
+        counts."""
         signature = self.signature.encode()[:_SIGNATURE_LIMIT]
         site = self.site.encode()[-_SITE_LIMIT:]
         numbers = [*self.rows[0], *self.rows[1]]
@@ -67,6 +68,11 @@ class Call:
         return f"{self.signature} (call {self.number}) at {self.site}"
 
 
+def record_bytes(ranks: int) -> int:
+    """The most bytes of a packed record in a group of so many ranks: an all_to_all's, with two row counts for each."""
+    return _HEAD.size + _SIGNATURE_LIMIT + _SITE_LIMIT + 16 * ranks
+
+
 class Label(NamedTuple):
     """The name of an operation in messages; its text is made only when one is needed. ranks: the group's global
     ranks."""
@@ -80,8 +86,8 @@ class Label(NamedTuple):
         return f"{self.operation} of group {self.group}: {self.call}"
 
     def standing(self, own: int, missing: Sequence[int]) -> Standing:
-        """The operation, outstanding on global rank `own`, as a value for the whereabouts; `missing` are the ranks that
-        it waits for. Its members are the group's ranks, for a send or a receive `own` and `missing` alone."""
+        """The operation, outstanding on global rank `own`, as a value that others can be told; `missing` are the ranks
+        that it waits for. Its members are the group's ranks, for a send or a receive `own` and `missing` alone."""
         is_message = self.operation in ("send", "recv")
         members = tuple(sorted({own, *missing})) if is_message else self.ranks
         details = f"{self.call.signature} at {self.call.site}"
@@ -91,7 +97,7 @@ class Label(NamedTuple):
 def check(memory: mmap.mmap, start: int, mine: Call, my_rank: int, peer: int, group: str) -> None:
     """Compare this rank's call with the record of global rank `peer` at byte `start` of `memory`.
 
-    Raises CollectiveMismatch that names both calls.
+    Raises CollectiveMismatch, which names both calls, if number or signature differ.
     """
     if not mine.agrees(memory, start):
         raise mismatch(mine, Call.unpacked(memory, start), my_rank, peer, group)

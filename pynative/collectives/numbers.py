@@ -14,8 +14,8 @@ all whole numbers. Sums of counts over up to 4096 ranks are exact up to 2^36."""
 
 
 def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
-    """The sum over the group's ranks of each number, which travels as two float32 numbers; every rank must give equally
-    many."""
+    """A list whose i-th entry is the sum over the group's ranks of their i-th numbers. Each number travels as two in
+    float32. All ranks of the group call this with equally many."""
     if group.size == 1:
         return list(values)
     whole = np.array(values, np.float64)
@@ -26,7 +26,8 @@ def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
 
 
 def largest_over_group(values: Array, group: Group) -> Array:
-    """The elementwise largest of the ranks' float32 arrays, which have one shape."""
+    """The elementwise largest of the ranks' float32 arrays, which have one shape; `values` itself in a group of one.
+    All ranks of the group call this."""
     return values if group.size == 1 else np.asarray(group.all_reduce(Tensor.from_numpy(values), op="max").asnumpy())
 
 

@@ -36,7 +36,7 @@ class Board(Protocol):
         """The number of the last question; 0: there was none."""
 
     def ask(self) -> None:
-        """Ask every rank where it stands: a new question."""
+        """Ask every rank where it stands: a new question; a board may leave it out soon after the last one."""
 
     def answer(self, number: int, text: str) -> None:
         """Give this rank's answer (a packed `Whereabouts`) to question `number`."""
@@ -88,8 +88,8 @@ class RollCall:
         self._ends = False
 
     def start(self, describe: Callable[[], Whereabouts], show: Callable[[Sequence[Whereabouts], int], None]) -> None:
-        """Answer questions with `describe()`, from a thread, until `close`. On rank 0 `show(answers, world size)` is
-        then called."""
+        """Answer each question with `describe()`, from a thread, until `close`; the answer's lines go to this rank's
+        error stream, too. On rank 0 of several ranks `show(answers, world size)` is then called."""
         self.close()
         self._describe, self._show, self._ends = describe, show, False
         self._answered = self._board.asked()

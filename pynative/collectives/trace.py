@@ -62,7 +62,7 @@ class Trace:
     @property
     def keeps_intervals(self) -> bool:
         """Whether counts keep when each call was issued and ended (`intervals`), and when this rank was inside of it
-        (`stays`)."""
+        (`stays`). Setting this forgets those kept so far."""
         return self._keeps
 
     @keeps_intervals.setter
@@ -79,7 +79,7 @@ class Trace:
         return self.counts[key]
 
     def total(self) -> Count:
-        """A count summed over all groups and operations."""
+        """A count summed over all groups and operations, without intervals and stays."""
         counts = self.counts.values()
         return Count(sum(c.calls for c in counts), sum(c.bytes for c in counts), sum(c.seconds for c in counts))
 

@@ -51,13 +51,14 @@ def host_array(tensor: Tensor) -> Array:
 
 def tokens_ahead(tokens: Tensor, places: int) -> Tensor:
     """For each position of this rank's shard of tokens or labels [b, s], the value `places` positions later in the
-    whole sequence, which may lie in another rank's shard; 0 beyond the end."""
+    whole sequence, which may lie in another rank's shard; 0 beyond the end. All context-parallel ranks call this."""
     return _shard_of(LABELS, batch.tokens_ahead(_whole(tokens), places))
 
 
 def mask_ahead(loss_mask: Tensor | None, labels: Tensor, places: int) -> Tensor:
     """This rank's shard of the loss mask [b, s], moved by `places` positions as `tokens_ahead` moves labels; it carries
-    how many tokens of the whole sequences count. loss_mask None: all labels count."""
+    how many tokens of the whole sequences count. loss_mask None: all labels count. All context-parallel ranks call
+    this."""
     mask = np.ones(_whole(labels).shape, np.float32) if loss_mask is None else _whole(loss_mask)
     return _shard_of(LOSS_MASK, batch.tokens_ahead(mask, places))
 

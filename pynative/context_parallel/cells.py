@@ -30,8 +30,10 @@ def _refuse(cell: str, given: dict[str, Any], taken: dict[str, Any]) -> None:
 class RingAttention(nn.Cell):
     """Attention of a sequence that is sharded over the ring's ranks; see `ring_attention`.
 
-    Dropout, sliding windows and ALiBi are refused: dropout needs the layer's number, so it belongs to the model's own
-    attention (`--context-parallel-algo megatron_cp_algo`). With use_attention_mask every call must bring a mask.
+    Dropout, sliding windows, ALiBi and another sparse_mode than 0 are refused (ValueError), as is another input_layout
+    than "BSH" and "SBH": dropout needs the layer's number, so it belongs to the model's own attention
+    (`--context-parallel-algo megatron_cp_algo`). With use_attention_mask every call must bring a mask; with use_mqa
+    keys and values have one head.
     """
 
     def __init__(
@@ -68,9 +70,10 @@ class RingAttention(nn.Cell):
         padding_mask: None = None,
         attn_mask_type: str = "causal",
     ) -> Tensor:
-        """Causal, full or masked attention: q [s, b, h], k and v [s, b, g d] (BSH: [b, s, ...]) -> q's shape.
-        attn_mask, bool [b or 1, 1, s, whole sequence], True = masked, comes with attn_mask_type "user_defined" and with
-        no other. Raises ValueError otherwise."""
+        """Causal, full or masked attention: q [s, b, h], k and v [s, b, g d] (BSH: [b, s, ...]) -> q's shape; s the
+        length of the rank's shard of the sequence, g key/value heads of size d. attn_mask_type: "causal", "full" or
+        "user_defined". attn_mask, bool [b or 1, 1, s, whole sequence], True = masked, comes with "user_defined" and
+        with no other. Raises ValueError where this does not hold, and for alibi_mask, prefix and padding_mask."""
         others = {"alibi_mask": alibi_mask, "prefix": prefix, "padding_mask": padding_mask}
         _refuse("RingAttention", others, dict.fromkeys(others))
         if attn_mask_type not in _MASK_TYPES or (attn_mask is None) == (attn_mask_type == "user_defined"):
@@ -99,11 +102,12 @@ class RingAttention(nn.Cell):
 
 
 class FlashSP(RingAttention):
-    """`RingAttention` under another name, for whole causal sequences, tensor-parallel size 1 and layout BSH alone.
+    """`RingAttention` under another name, in layout BSH and without use_mqa. Raises ValueError for other values of
+    these, and of dp, mp and sp.
 
     Args:
         dp: 1, or the data-parallel size, which follows from the number of ranks.
-        mp: 1.
+        mp: 1, the only value.
         sp: the ring's size.
     """
 
@@ -140,7 +144,7 @@ class UlyssesContextAttention(nn.Cell):
     shard of the sequence and all heads.
 
     local_attention takes q [u s, b, n/u, d] and k, v [u s, b, g'/u, d], and gives [u s, b, h/u]; u is the group's size,
-    g' the least common multiple of g and u.
+    g' the least common multiple of g and u. Raises ValueError unless scatter_idx is 2 and gather_idx 0.
     """
 
     def __init__(

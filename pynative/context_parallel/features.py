@@ -20,8 +20,8 @@ from pynative.tape.autograd import Moved
 
 
 def of_rank(widths: Sequence[int], rank: int, size: int) -> list[range]:
-    """A rank's columns of fused parts of these widths, of each part the rank's equal share; size: the number of
-    ranks."""
+    """A range of columns for each of the fused parts of these widths: the rank's equal share of the part. size: the
+    number of ranks, which divides every width."""
     starts = [end - width for width, end in zip(widths, accumulate(widths), strict=True)]
     return [
         range(start + rank * (width // size), start + (rank + 1) * (width // size))
@@ -64,13 +64,15 @@ class _Exchange:
 
 
 def sequence_to_features(x: Tensor, widths: Sequence[int], group: Group, layout: ContextLayout) -> Tensor:
-    """x [s, b, w], fused parts of these widths -> [S, b, w / c]: the rank's share of each part, for all tokens in the
-    sequence's order. On the tape; one all-to-all forward and one backward."""
+    """x [s, b, w], fused parts of these widths, for a rank's shard of the sequence -> [S, b, w / c]: the rank's equal
+    share, one of c, of each part, for all S tokens in the sequence's order. layout: how the group's c ranks share the
+    sequence out. On the tape; one all-to-all forward and one backward. A group of one returns x."""
     exchange = _Exchange(widths, group, layout)
     return x if group.size == 1 else Moved.apply(x, exchange.to_features, exchange.to_sequence)
 
 
 def features_to_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
-    """[S, b, w / c] -> [s, b, w]: the reverse of `sequence_to_features` for features that are one part."""
+    """x [S, b, w / c], a rank's share, one of c, of the features of all S tokens -> [s, b, w], all features of its
+    shard of the sequence: the reverse of `sequence_to_features` for features that are one part."""
     exchange = _Exchange((x.shape[-1] * group.size,), group, layout)
     return x if group.size == 1 else Moved.apply(x, exchange.to_sequence, exchange.to_features)

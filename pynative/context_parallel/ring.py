@@ -33,8 +33,8 @@ def _pass_on(group: Group, xs: Tensors) -> Callable[[], Tensors]:
 
 
 def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
-    """Yield (member, its xs) for every member, this one first; the next member's travel while the caller uses the
-    present."""
+    """Yield (index of a member in the group, its tensors) for every member, first this one and its own `xs`; the next
+    tensors travel while the caller uses the present ones. All members call this with tensors of equal shapes."""
     for step in range(group.size):
         arrive = _pass_on(group, xs) if step < group.size - 1 else None
         yield (group.rank - step) % group.size, xs
@@ -117,14 +117,16 @@ def ring_attention(
     """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
 
     q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e], for the rank's queries. A mask is bool [b or 1, 1,
-    s, r s]: this member's rows, columns in the sequence's own order; given, every score is computed. A rule that is
-    causal leaves half of them out; first keys, int32 [b, s], and chosen keys, int32 [b, s, k], in the sequence's own
-    numbers, leave out more. In a group of one this is `kernels.attention` itself.
+    s, r s]: this member's rows, columns in the sequence's own order; with one every score is computed. Without one a
+    rule that is causal leaves half of them out; first keys, int32 [b, s], and chosen keys, int32 [b, s, k], in the
+    sequence's own numbers, leave out more. s is the length of a member's shard, r the number of members, n heads, g
+    key/value groups. In a group of one without sinks this is `kernels.attention`, or with chosen keys
+    `kernels.sparse_attention`.
 
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
     r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it
     does not depend on is computed. The order of blocks differs between members and so does rounding, but a run is
-    repeated to the bit. A group of one with sinks is one block.
+    repeated to the bit.
     """
     if group.size == 1 and sinks is None:
         if rule.chosen is not None:

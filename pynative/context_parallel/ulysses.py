@@ -20,7 +20,7 @@ from pynative.tape.autograd import Moved
 
 def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
     """q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [u s, b, n/u, d], [u s, b, g'/u, d], [u s, b, g'/u, e], the
-    ranks' shards in order.
+    ranks' shards in order; s is the length of a shard, u the number of ranks. A group of one returns q, k and v.
 
     g' = lcm(g, u): where g is no multiple of u, each key/value head is repeated g'/g times, so that every rank has
     those of its query heads; the copies' gradients are added up. u must divide n.
@@ -44,7 +44,8 @@ def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Te
 
 
 def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
-    """[u s, b, n/u * e] -> [s, b, n * e]: the reverse of `sequence_to_heads`, for attention's output.
+    """x [u s, b, n/u * e], this rank's n/u heads of the shards of all u ranks -> [s, b, n * e], all heads of its own
+    shard: the reverse of `sequence_to_heads`, for attention's output.
 
     Messages of one call: one all-to-all forward and one backward, of s b n e elements a rank each, of which a rank
     keeps 1/u.
@@ -75,7 +76,7 @@ def context_parallel_attention(
 
     The rule's mask, bool [b or 1, 1, rows, whole sequence], first keys, int32 [b, rows], and chosen keys, [b, rows, k],
     have a row for each query that attends on this rank (`ContextShard.queries`); its head_offset is the number of the
-    rank's first head among all tensor-parallel ranks'. sinks: [n], see `kernels.with_sinks`.
+    rank's first head among all tensor-parallel ranks'. sinks: [n], of these heads, see `kernels.with_sinks`.
 
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """

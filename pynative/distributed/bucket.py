@@ -1,4 +1,5 @@
-"""A bucket: the part of a flat buffer that is reduced, and later gathered, by one collective."""
+"""A bucket: the part of a flat buffer whose gradients are reduced together and, with the distributed optimizer, whose
+parameters are gathered together after the update."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -165,7 +166,8 @@ class ParamAndGradBucket:
 
     def average_gradients(self, factor: float) -> None:
         """Wait until the gradients that this rank owns are summed over the replicas, and make them the sum times
-        `factor`: they are multiplied by what `factor_before_sum` left of it. Call it once a step."""
+        `factor`, of which the part `factor_before_sum` was multiplied in before the sum. Call it once a step,
+        after `start_grad_sync`."""
         self.finish_grad_sync()
         rest = factor / self.factor_before_sum
         if rest != 1.0:

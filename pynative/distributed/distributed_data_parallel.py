@@ -24,7 +24,8 @@ from pynative.tape.layer_events import LayerEvents
 @dataclass(kw_only=True)
 class DistributedDataParallelConfig:
     """Megatron's settings of the wrapper. A field at its default leaves the configuration's value, except
-    enable_mem_align: buffers are aligned unless this field and the configuration's are False."""
+    enable_mem_align: buffers are aligned unless this field and the configuration's are False. use_zero3=True raises
+    ValueError: --zero-stage 3 does that, in the training loop."""
 
     grad_reduce_in_fp32: bool = False
     overlap_grad_reduce: bool = False
@@ -40,8 +41,8 @@ class DistributedDataParallelConfig:
     def __post_init__(self) -> None:
         if self.use_zero3:
             raise ValueError(
-                "DistributedDataParallelConfig: use_zero3=True: --zero-stage 3 cuts parameters, in the training loop "
-                "and in get_forward_backward_func; give that, and False here"
+                "DistributedDataParallelConfig: use_zero3=True: --zero-stage 3 cuts parameters, in pretrain and "
+                "TrainOneStepCell alone; give that, and False here"
             )
 
     def added_to(self, configured: GradientConfig) -> GradientConfig:
@@ -66,11 +67,12 @@ class DistributedDataParallel(nn.Cell):
     """`module` with its gradients in flat buffers, and their reduction over the replicas.
 
     With virtual pipeline stages the buffers are those of all chunks, which the optimizer makes as the configuration
-    says; elsewhere they are made here, as `config` and `ddp_config` say.
+    says, and a `ddp_config` that asks for others raises ValueError; elsewhere they are made here, as `config` and
+    `ddp_config` say, unless the parameters are in buffers already.
 
     Args:
         config: the training section of the configuration.
-        disable_bucketing: reduce a buffer by one collective, whatever the bucket size.
+        disable_bucketing: reduce a buffer by one collective, whatever the bucket size; for buffers that are made here.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class DistributedDataParallel(nn.Cell):
     @property
     def flat_buffers(self) -> ParamAndGradBuffers:
         """The buffers of the module's parameters, which an optimizer over these parameters shares. Raises ValueError
-        with virtual stages if no optimizer made them yet."""
+        with virtual stages if no optimizer made them yet, else as `ParamAndGradBuffers.of`."""
         LayerEvents.of(self)
         buffers = self._buffers_of_all_chunks() if self._is_chunk else self._buffers_of_module()
         for bucket in buffers.buckets_of(self.module):
@@ -129,7 +131,8 @@ class DistributedDataParallel(nn.Cell):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Context in which gradients are added up and not reduced."""
+        """Context in which gradients are added up and not reduced; after it the reduction is on, even if it was off
+        before."""
         self.enable_sync(False)
         try:
             yield
@@ -162,13 +165,14 @@ class DistributedDataParallel(nn.Cell):
         return buffers.buckets_of(self.module)
 
     def zero_grad_buffer(self) -> None:
-        """Empty the module's gradients, so that the next contribution overwrites."""
+        """Empty the module's gradients, so that the next contribution overwrites. Raises as `flat_buffers`, and
+        ValueError with ZeRO stage 2 or 3."""
         buffers = self.flat_buffers
         buffers.empty_gradients(self._factor_before_sum, self._own_buckets(buffers))
 
     def issue_grad_reduce(self) -> None:
         """Start the sums of the module's buckets over the replicas, which `final_grad_reduce` waits for; nothing within
-        `no_sync`."""
+        `no_sync`. Raises ValueError with ZeRO stage 2 or 3."""
         buckets = [bucket for bucket in self._own_buckets(self.flat_buffers) if not bucket.is_averaged]
         if self._is_synchronised and buckets:
             for events in {parameter.meta.layer_events for bucket in buckets for parameter in bucket.params}:
@@ -178,10 +182,11 @@ class DistributedDataParallel(nn.Cell):
 
     def final_grad_reduce(self) -> None:
         """Make `main_grad` of every parameter the replicas' mean, or with --calculate-per-token-loss their sum; with
-        the distributed optimizer only in the part that this rank owns. It acts once after each `zero_grad_buffer`.
+        the distributed optimizer only in the part that this rank owns. It acts once after each `zero_grad_buffer`, and
+        not within `no_sync`.
 
         Gradients that are also summed over other ranks (partial ones, a tied embedding's) are complete when the last of
-        the chunks was reduced. Raises NonFiniteGradients where that is checked.
+        the chunks was reduced. Raises NonFiniteGradients where that is checked, ValueError with ZeRO stage 2 or 3.
         """
         if not self._is_synchronised:
             return

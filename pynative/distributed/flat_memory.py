@@ -56,7 +56,8 @@ class FlatMemory(Memory):
         return self.size * DTYPES[self.dtype].bytes
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
-        """A view of this shape whose first element is `start` of the plan. All its elements lie in one held span."""
+        """A view of this shape whose first element is `start` of the plan. All its elements must lie in one held
+        span, else AssertionError."""
         size = prod(shape)
         first = self._place(start, start + size)
         last = first + size
@@ -68,7 +69,7 @@ class FlatMemory(Memory):
         return self._memory[first:last].view(shape)
 
     def holds(self, span: Span) -> bool:
-        """Whether the memory has all elements of this span of the plan."""
+        """Whether one of the held spans has all elements of this span of the plan."""
         return any(held.start <= span.start and span.stop <= held.stop for held in self.spans)
 
     def _place(self, start: int, stop: int) -> int:
@@ -82,8 +83,8 @@ class FlatMemory(Memory):
 
 
 class SplitMemory(Memory):
-    """Memory for spans of a planned buffer, some of which (`elsewhere`) `allocate` makes in the host's memory and the
-    rest the device has; the plan's addresses hold for both."""
+    """Memory for spans of a planned buffer in two places: `elsewhere` those that `allocate` makes in the host's memory,
+    `rest` those of the device. In both, elements are addressed by their index in the plan."""
 
     def __init__(self, elsewhere: Sequence[Span], rest: Sequence[Span], dtype: str, allocate: Allocate) -> None:
         places = ((elsewhere, allocate), (rest, None))
@@ -96,11 +97,12 @@ class SplitMemory(Memory):
         return sum(part.bytes for part in self.parts)
 
     def holds(self, span: Span) -> bool:
-        """Whether one of the parts has all elements of this span."""
+        """Whether one of the held spans, in either place, has all elements of this span of the plan."""
         return any(part.holds(span) for part in self.parts)
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
-        """A view of this shape whose first element is `start` of the plan. All its elements lie in one held span."""
+        """A view of this shape whose first element is `start` of the plan. All its elements must lie in one held
+        span."""
         span = Span(start, start + prod(shape))
         return next(part for part in self.parts if part.holds(span)).view(start, shape)
 
@@ -142,7 +144,7 @@ class InSlot(Memory):
 
     def padding(self, entries: Sequence[Entry]) -> list[Tensor]:
         """Views of the bucket's elements that belong to no parameter, in which another bucket of the slot may have left
-        values."""
+        values. entries: the buffer's parameters, in order."""
         inside = [entry for entry in entries if self.bucket.start <= entry.start < self.bucket.stop]
         ends, starts = [entry.stop for entry in inside], [*(entry.start for entry in inside[1:]), self.bucket.stop]
         return [self.span(end, start) for end, start in zip(ends, starts, strict=True) if end < start]

@@ -98,13 +98,13 @@ class GatheredBucket:
             parameter.meta.kept = Stretch.of(entry, run), self._kept.span(*run)
 
     def need(self) -> None:
-        """Bring the bucket's whole weights into the slot and wait for them; all ranks call this."""
+        """Bring the bucket's whole weights into the slot and wait for them; all ranks of the group call this."""
         self.arrive()
         self.wait()
 
     def arrive(self) -> None:
         """Start to gather the bucket's weights into its slot, in place of what is there; nothing if they are there or
-        on their way."""
+        on their way. Raises ValueError as `WeightSlot.check`."""
         if self.slot.bucket is self:
             return
         if self.slot.bucket is not None:

@@ -2,8 +2,8 @@
 
 A bucket's sum starts in the last micro-batch's backward, when the last of its cells is complete. Its gather starts
 after the update and is waited for by the first cell that needs its parameters. At the edges of layers, and after each
-weight gradient, a computing rank looks in on what is under way. All ranks start the same collectives in the same order,
-the model's.
+weight gradient, a computing rank lets the collectives that are under way go on. All ranks start the same collectives in
+the same order, the model's.
 """
 
 from collections import defaultdict

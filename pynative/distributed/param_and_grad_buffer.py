@@ -27,8 +27,8 @@ from pynative.startup.log import warn
 
 
 class ParamAndGradBuffer:
-    """The memory of one planned buffer: its `parameters` become views of it, and gradients are summed in their
-    `main_grad`."""
+    """The memory of one planned buffer: its parameters become views of it, or of a slot (ZeRO stage 3), and gradients
+    are summed in their `main_grad`."""
 
     def __init__(
         self, plan: BufferPlan, parameters: Sequence[Parameter], residence: Residence, offloads_cut: bool = False
@@ -100,7 +100,8 @@ class ParamAndGradBuffer:
         return of_parameters, of_gradients
 
     def check_memory(self) -> None:
-        """Raise ValueError naming a parameter that is no longer in the buffer, and so would not be trained."""
+        """Raise ValueError, which names the parameter, if one is no longer in the buffer, and so would not be
+        trained."""
         for (entry, parameter), address in zip(self.entries, self._addresses, strict=True):
             if parameter.data_ptr() != address:
                 raise ValueError(
@@ -119,10 +120,12 @@ def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> So
 
 
 class ParamAndGradBuffers:
-    """All flat buffers of a model, one for each parameter type, gradient type and group of replicas.
+    """All flat buffers of a model, one for each parameter type, gradient type and group of replicas. Raises ValueError
+    for a parameter of which --zero-stage 3 of an earlier optimizer keeps only a part.
 
     Args:
-        keys: one for each parameter; no bucket has parameters with different keys.
+        keys: one for each parameter; no bucket has parameters with different keys. None: those that the configuration's
+            ZeRO stage and overlap need.
     """
 
     def __init__(
@@ -223,8 +226,8 @@ class ParamAndGradBuffers:
 
     @classmethod
     def of(cls, parameters: Iterable[Parameter], gradient: GradientConfig) -> "ParamAndGradBuffers":
-        """The buffers that these parameters are in, made if there are none. Raises ValueError if the buffers have other
-        parameters, too."""
+        """The buffers that these parameters are in; if none is in any, they are made by the configuration's section
+        `gradient`. Raises ValueError if only some are in the buffers, or others are in them, too."""
         parameters = list(parameters)
         found = {id(buffers): buffers for buffers in (parameter.meta.buffers() for parameter in parameters) if buffers}
         if not found:
@@ -254,7 +257,8 @@ class ParamAndGradBuffers:
         self, factor_before_sum: float = 1.0, buckets: Iterable[ParamAndGradBucket] | None = None
     ) -> None:
         """Mark the gradients of `buckets` (None: all) as empty: the next contribution overwrites. factor_before_sum
-        multiplies what they add up to on this rank before it is summed over the replicas."""
+        multiplies what they add up to on this rank before it is summed over the replicas. The first call raises
+        ValueError if a parameter has left its buffer."""
         if not self._is_checked:  # Scripts may load values between construction and the first step.
             for buffer in self:
                 buffer.check_memory()
@@ -288,7 +292,8 @@ class ParamAndGradBuffers:
 
     def gather_gradients(self) -> None:
         """Make the reduced gradients complete on every rank, for scripts that read them; an update needs only the owned
-        part."""
+        part. Not for ZeRO stage 2 and 3, with which a rank has no memory for whole gradients (`ForwardBackward` refuses
+        them)."""
         for gather in plan_gathers(self._plans, parallel_state.get_coordinates(), sharded=self.is_sharded):
             Transfer.of(gather, self._buffers[gather.buffer].gradients, "gradients").start().wait()
 

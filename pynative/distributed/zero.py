@@ -79,8 +79,9 @@ class SendGradients:
 
 
 class FetchParameters:
-    """Brings each cell's parameters into their slots before the cell works, and starts to bring those of the next cell;
-    as long as the model exists, whose cells have no weights otherwise."""
+    """Brings each cell's parameters into their slots before the cell works, and starts to bring those of the next cell,
+    once it is known which one that is, if their slot is another one; as long as the model exists, whose cells have no
+    weights otherwise."""
 
     fetches_ahead = True
 

@@ -6,6 +6,7 @@ device, starts this to compare what it read with what it wrote.
 """
 
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +26,13 @@ from pynative.transformer.gpt_model import GPTModel
 
 
 def config_in_float32(directory: Path) -> AllConfig:
-    """The configuration of a checkpoint's model, computed in float32."""
+    """The configuration of a checkpoint's model, computed in float32. Raises ValueError if there is no checkpoint."""
     return config_for_inference(open_checkpoint(directory, optimizer=False).manifest.config, dtype="float32")
 
 
 def logits_of(directory: Path, ids: Array) -> Array:
     """The float32 logits [b, s, v] of a checkpoint's model for `ids` [b, s]; v includes the vocabulary's padding.
-    `set_parallel_context` must have been called."""
+    `set_parallel_context` must have been called. Raises ValueError if the checkpoint cannot be read."""
     model = GPTModel(config_in_float32(directory).model_config, parallel_output=False)
     load_model(directory, model)
     model.set_train(False)
@@ -40,19 +41,26 @@ def logits_of(directory: Path, ids: Array) -> Array:
         return model(Tensor(ids), Tensor(positions), None).asnumpy()
 
 
+def _ids(text: str) -> Array:
+    """Token ids [1, s], from their text. Raises argparse.ArgumentTypeError for other text."""
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) < 2**31 for word in words):
+        raise ArgumentTypeError(f"must be token ids with commas between, not {text!r}")
+    return np.array([list(map(int, words))], np.int32)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Write each folder's logits to the .npz file, as arr_0, arr_1, ... in the command line's order; exit code 1 if one
     cannot be computed."""
     parser = command_line(__doc__, "python -m pynative.generation.checkpoint_logits")
     parser.add_argument("directories", nargs="+", type=Path, help="checkpoints")
     parser.add_argument("--out", type=Path, required=True, help="the .npz file that is written")
-    parser.add_argument("--ids", required=True, help="the prompt's, with commas between")
+    parser.add_argument("--ids", type=_ids, required=True, help="the prompt's, with commas between")
     options = parser.parse_args(argv)
-    ids = np.array([options.ids.split(",")], np.int32)
 
     def work() -> None:
         set_parallel_context(ParallelConfig())
-        np.savez(options.out, *(logits_of(directory, ids) for directory in options.directories))
+        np.savez(options.out, *(logits_of(directory, options.ids) for directory in options.directories))
 
     return exit_code(work)
 

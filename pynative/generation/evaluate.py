@@ -43,8 +43,8 @@ def parse(argv: list[str] | None, called: str | None = None) -> Namespace:
 
 
 def evaluate(options: Namespace) -> None:
-    """Print the results on all tasks of the file. Raises ValueError for wrong options, files and folders before
-    MindSpore is imported."""
+    """Print the mean loss of the given answers and the share that the model generates exactly. Raises ValueError for
+    wrong options, files and folders, most of them before MindSpore is imported."""
     if options.batch_size < 1:
         raise ConfigError([Finding("--batch-size", options.batch_size, "must be at least 1", "change it")])
     file = options.task_data_path
@@ -72,7 +72,8 @@ def _chat(options: Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
 
 
 def main(argv: list[str] | None = None, called: str | None = None) -> None:
-    """Run the command `evaluate`; on a wrong option or a file that cannot be read exit with code 1 and one line."""
+    """Run the command `evaluate`; on a wrong option or a file that cannot be read exit with one line and code 1, or 2
+    where the parser finds it."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output is for the result only
     options = parse(argv, called)
     try:

@@ -28,14 +28,16 @@ Texts = Sequence[Sequence[int]]
 class Forward:
     """Forwards of a model over a batch of texts that grow by a token each time.
 
-    With a cache a forward is of the new tokens alone, as long as no text is longer than the model's sequence. After
-    that, and without a cache, it is of each text's last tokens, as many as the sequence has.
+    With a cache the first forward is of whole texts and later ones are of the new tokens alone, as long as no text is
+    longer than `longest` or the model's sequence; where a text's length changes the rotary frequencies, one is of whole
+    texts again. Beyond these lengths, and without a cache, each is of every text's last tokens, at most as many as the
+    model's sequence has.
 
     Args:
         model: a GPTModel, or this stage of one.
         longest: the most tokens that a text will have.
-        use_cache: whether to keep keys and values, where the model can.
-        record: is given the experts that tokens go to.
+        use_cache: whether to keep keys and values; with sequence parallelism or sparse attention none are kept.
+        record: is given the experts that tokens go to; None: nothing is recorded.
     """
 
     def __init__(

@@ -83,7 +83,8 @@ class Turned:
         np.moveaxis(self.sin, self.axis, 0)[0] *= -1
 
     def __call__(self, x: Array) -> None:
-        """Rotate the first r elements of heads x [b, g, n/g, d] in place."""
+        """Rotate the first elements of each head of x [b, g, heads of a group, d] in place, as many as the tables of
+        angles have (`width`)."""
         turning = x[..., : self.width]
         pairs = turning.reshape(*turning.shape[:-1], *self.cos.shape[-2:])
         exchanged = (pairs[..., ::-1] if self.axis == -1 else pairs[..., ::-1, :]) * self.sin
@@ -136,8 +137,8 @@ class Decoder:
 
     @staticmethod
     def can(model: nn.Cell) -> bool:
-        """Whether all layers of a model are ParallelTransformerLayers, and its parameters float32 and whole on this
-        rank."""
+        """Whether all layers of a model are ParallelTransformerLayers (no subclass), and its parameters float32 and
+        whole on this rank."""
         layers = model.language_model.decoder.layers.cells()
         are_ours = all(type(layer) is ParallelTransformerLayer for layer in layers)
         parameters = list(model.get_parameters())

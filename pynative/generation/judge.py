@@ -26,8 +26,8 @@ class Given:
     tokens: int
     is_exact: bool
     text: str
-    """The greedy continuation: until an id that ends a text, or one token beyond the longest answer of the batch; if no
-    id does, as many tokens as the answer has."""
+    """The words of the greedy continuation: until an id that ends an answer, or one token beyond the longest answer of
+    the batch; where `Judge` has no such ids, of as many tokens as the answer has."""
 
 
 class Judge:
@@ -35,6 +35,8 @@ class Judge:
 
     Args:
         ends: ids that end an answer; if there are none, as many generated tokens as the answer has are compared.
+
+    A match is exact if the ids are the same, or the words but for blanks around them.
     """
 
     def __init__(self, model: nn.Cell, tokenizer: MegatronTokenizer, ends: frozenset[int]) -> None:
@@ -63,8 +65,8 @@ class Judge:
 
 
 def summary(given: Sequence[Given]) -> dict[str, Any]:
-    """The figures over all results: "loss", the mean over all answers' tokens, "exact_match", the share of exact
-    matches, and the numbers of "answers" and of their "tokens"."""
+    """The figures over all results, at least one: "loss", the mean over all answers' tokens, "exact_match", the
+    share of exact matches, and the numbers of "answers" and of their "tokens"."""
     tokens = sum(one.tokens for one in given)
     loss = sum(one.loss * one.tokens for one in given) / tokens
     return {

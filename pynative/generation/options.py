@@ -44,7 +44,8 @@ TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "t
 
 
 def parse(argv: list[str] | None, called: str | None = None) -> argparse.Namespace:
-    """The options of the command line; called: the program's name in its help."""
+    """The options of the command line. argv: its words; None: those of this process. called: the program's name in its
+    help; None: that of `generate`."""
     parser = command_line(DESCRIPTION, called or program("generate"))
     parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
     given = parser.add_mutually_exclusive_group()
@@ -85,8 +86,9 @@ def _value(options: argparse.Namespace, flag: str) -> Any:
 
 
 def configured(options: argparse.Namespace) -> AllConfig:
-    """The configuration of this rank: the checkpoint's, with the layout, type and device of the flags, and with the
-    tokenizer that flags name, else that of a HuggingFace folder which has one, else the checkpoint's."""
+    """The configuration of this rank: the checkpoint's, with the layout, type (float32 on a CPU without --dtype) and
+    device of the flags, and with the tokenizer that flags name, else that of a HuggingFace folder which has one, else
+    the checkpoint's. Raises ValueError if there is no checkpoint, or if flags and model do not fit."""
     dtype = options.dtype or ("float32" if is_on_cpu(options.device_target) else None)
     layout = {flag[2:].replace("-", "_"): _value(options, flag) for flag in LAYOUT}
     process = {"device_target": options.device_target, "threads": options.threads}
@@ -117,7 +119,7 @@ def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
 
 def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
     """The way in which each prompt is continued, from the options; ends: ids that end a text. Raises ConfigError for
-    values out of range."""
+    values out of range and an empty stop word."""
     counts = ("--max-new-tokens", "--batch-size")
     found = [
         Finding(flag, _value(options, flag), "must be at least 1", "change it")
@@ -133,8 +135,8 @@ def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
 
 
 def prompts_of(options: argparse.Namespace) -> list[Prompt]:
-    """The prompts that the command line gives; an empty list for an interactive chat. Raises ConfigError if it gives
-    none otherwise."""
+    """The prompts that the command line gives; without any an empty list for an interactive chat (--chat in one process
+    and without --json), else ConfigError is raised, as for a file of prompts that cannot be read."""
     if options.prompts is not None:
         return read_prompts(options.prompts)
     if options.prompt is not None:
@@ -148,7 +150,8 @@ def prompts_of(options: argparse.Namespace) -> list[Prompt]:
 
 def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
     """The chat template of --prompt-type; None without it, or for the tokenizer's own. Raises ValueError for an unknown
-    or damaged template, for one that does not suit the tokenizer, and for --prompt without --chat: it is no message."""
+    or damaged template, for one that does not suit the tokenizer, and with --prompt but without --chat: then the prompt
+    is no message."""
     if options.prompt_type is None:
         return None
     if options.prompt is not None and not options.chat:
@@ -159,8 +162,8 @@ def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Ch
 
 
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
-    """The ids that end a text: the tokenizer's end of document, and those in a generation_config.json of `folder` or of
-    the tokenizer's folder; empty without a tokenizer."""
+    """The ids that end a text: the tokenizer's end of document, and those in the generation_config.json of `folder` and
+    in that of the tokenizer's folder, where there are such files; empty without a tokenizer."""
     data = config.dataset_config
     if not data.tokenizer_type:
         return frozenset()
@@ -175,7 +178,8 @@ def config_of(
     """The configuration for inference of the model in a checkpoint of any tool, and of its tokenizer.
 
     dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
-    that replace the checkpoint's. parallel: options of ParallelConfig.
+    that replace the checkpoint's. parallel: options of ParallelConfig. Raises ValueError if there is no checkpoint, or
+    if the options do not fit the model.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
     data, given = sections.get("dataset_config", {}), tokenizer or {}

@@ -35,7 +35,7 @@ class Session:
             print(words, end="", flush=True)
 
     def stream(self, prompt: Prompt) -> str:
-        """Write a prompt's continuation while it is generated, and return it."""
+        """Write a prompt's continuation while it is generated, and return its words."""
         decoded = Decoded(self.tokenizer, self.stops, self.write)
         tokens = prompt.tokens(self.tokenizer, self.template)
         (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over)
@@ -50,7 +50,8 @@ class Session:
         return [(text, decoded.finish(text)) for text in texts]
 
     def chat(self) -> None:
-        """Answer lines from standard input, each in the context of the earlier ones, until the input ends."""
+        """Answer lines from standard input, each in the context of the earlier ones, until the input ends; blank lines
+        are passed over."""
         messages: list[dict[str, str]] = []
         while True:
             self.write("> ")

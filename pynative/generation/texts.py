@@ -19,8 +19,8 @@ from pynative.tape.autograd import no_grad
 
 
 def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
-    """Raise ValueError if the layout has context parallelism or virtual stages, or if prompts (token ids) are empty or
-    not of the model's vocabulary, or no new token is asked for."""
+    """Raise ValueError if the layout has context parallelism or virtual stages, if there is no prompt, if a prompt
+    (token ids) is empty or not of the model's vocabulary, or if no new token is asked for."""
     context = parallel_state.get_context_parallel_world_size()
     if context > 1:
         raise ValueError(
@@ -44,8 +44,9 @@ def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int)
 
 
 def check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
-    """Raise ValueError if ranks that compute a batch together were given different arguments `asked`. All of them call
-    this."""
+    """Raise ValueError if ranks that compute a batch together were given different arguments `asked`: with expert
+    parallelism or ZeRO stage 3 all ranks, else those of one tensor- and pipeline-parallel copy of the model. All of
+    them call this."""
     gathers_weights = any(parameter.meta.is_cut for parameter in model.trainable_params())
     if gathers_weights or parallel_state.get_expert_model_parallel_world_size() > 1:
         group = parallel_state.get_world_group()
@@ -98,7 +99,8 @@ def generate(
 ) -> list[int]:
     """The ids that follow `tokens`: at most `max_new_tokens`, fewer if `end_of_document` comes (it is left out).
 
-    See `generate_texts`; for the sampling options `parallel_core.sampling.Sampling`.
+    See `generate_texts`; for the sampling options `parallel_core.sampling.Sampling`, for use_cache `Asked`. Raises
+    ValueError as `generate_texts` does, and for a sampling option out of range.
     """
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
     ends = frozenset() if end_of_document is None else frozenset({end_of_document})
@@ -118,7 +120,7 @@ def generate_texts(
     together call this with the same arguments and get the same: those of one tensor- and pipeline-parallel copy of the
     model and, with expert parallelism or ZeRO stage 3, all; other replicas may ask for other texts. is_over: called
     with each text whenever it gets a token, on all ranks. record: is given the experts that each token goes to. Raises
-    ValueError on all of them where ranks that compute together differ.
+    ValueError on all of them where ranks that compute together differ, and for what `check` refuses.
     """
     check(model, prompts, asked.max_new_tokens)
     texts = [Text(list(prompt)) for prompt in prompts]

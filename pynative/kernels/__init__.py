@@ -39,13 +39,15 @@ _selected: str
 
 
 def use(implementation: str | None = None, threads: int | None = None, fused: FusedOperators = NOTHING_FUSED) -> None:
-    """Select the implementation for this process and set it up for that; call it before any operator.
+    """Select the implementation for this process, and set the process up for it; call it before any operator.
 
     Without a call operators are the host's, on one thread, and the process's BLAS and memory are as they were.
 
     implementation: "host", "ops", or None for the device's own: host on a CPU, ops on an Ascend.
     threads: CPU threads that host kernels use, the calling one included (None: 1).
     fused: operators that are to have their fused form, where the implementation has one.
+
+    Raises ValueError for an implementation that the device does not have.
     """
     device = mindspore.get_context("device_target")
     _select(selection.implementation_on(device, implementation), device, fused)

@@ -151,8 +151,8 @@ def _joined(arrays: list[Array], axis: int) -> Array:
 
 
 class Partial(NamedTuple):
-    """Attention of queries over the keys seen so far, with what is needed to add more keys; l is the sum of
-    exp(score - m) over these keys. All float32."""
+    """Attention of queries over the keys seen so far, with what is needed to add more keys: for each row a number m
+    (`maximum`), and 1/l, l the sum of exp(score - m) over these keys. All float32."""
 
     out: Tensor
     """The output [s, b, n * e] over these keys."""

@@ -22,14 +22,16 @@ _DECIDED_BY_A_WORD = 4  # elements, each by 16 bits of a 64-bit word
 
 
 def quantized_rate(rate: float) -> float:
-    """The rate that masks have exactly: the multiple of 1/65536 nearest to `rate`."""
+    """The rate that masks have exactly: `rate` rounded to a multiple of 1/65536, at most 65535/65536. Raises ValueError
+    unless `rate` is at least 0 and less than 1."""
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"dropout rate is {rate}: it must be at least 0 and less than 1")
     return min(round(rate * _LEVELS), _LEVELS - 1) / _LEVELS
 
 
 def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | None = None) -> Array:
-    """Float32 mask of `shape`: 0 where dropped, else 1 / (1 - rate), so that x * mask keeps x's expectation.
+    """Float32 mask of `shape`: 0 where dropped, else 1 / (1 - rate), so that x * mask keeps x's expectation; the rate
+    is that of `quantized_rate`, which raises ValueError for one outside of [0, 1).
 
     `rows` selects some of the mask's rows (all leading axes counted as one); the result is then [rows, last axis].
     """
@@ -60,12 +62,12 @@ class Dropout:
     positions: Rows | None = None
 
     def mask(self, shape: tuple[int, ...]) -> Array:
-        """The mask of a tensor of this shape, float32."""
+        """The mask of a tensor of this shape, float32. Raises ValueError as `rows` does."""
         return self.rows(shape, 0, math.prod(shape[:-1])).reshape(shape)
 
     def rows(self, shape: tuple[int, ...], start: int, stop: int) -> Array:
         """The rows start..stop-1, [stop - start, h], of the mask of a tensor of this shape, all leading axes counted as
-        one."""
+        one. Raises ValueError for a rate outside of [0, 1), or if `positions` are not as many as the first axis has."""
         mask = np.empty((stop - start, shape[-1]), np.float32)
         per_position = math.prod(shape[1:-1])
         rate, before = quantized_rate(self.rate), 0

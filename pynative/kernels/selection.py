@@ -56,8 +56,8 @@ def implementation_on(device: str, wanted: str | None) -> str:
 
 
 def merged(tables: Sequence[Table]) -> Table:
-    """Name -> function of every operator of the contract, from the first table that has it; an operator in no table is
-    an AssertionError."""
+    """Name -> function of every operator of the contract, from the first table that has it. Raises AssertionError for
+    an operator that no table has, and for a name that the contract does not have."""
     operators: Table = {}
     for layer in reversed(tables):
         operators |= layer

@@ -23,7 +23,8 @@ def assign(target: Tensor, source: Tensor) -> None:
 
 
 def assign_add(target: Tensor, source: Tensor) -> None:
-    """Add `source` to `target` in its memory, rounded once to its type. Shapes are equal."""
+    """Add `source` to `target` in its memory. Shapes are equal. The sum is rounded to the target's type; on a device
+    `source` is rounded to it first."""
     memory = _host_memory(target)
     if memory is None:
         ops.assign_add(target, _as(source, target))

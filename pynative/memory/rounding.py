@@ -1,8 +1,8 @@
 """16-bit types on a CPU: values are widened to float32, computed with, and rounded once, to nearest even.
 
 A float32 array is used as it is, so these cost nothing where no 16-bit type is in play. Conversions of bfloat16 are
-oneDNN's, 0.1 ns an entry, or where that is missing numpy's on the bits, 0.2 and 0.5 ns; numpy's registered cast takes
-3.5 and 0.8 ns. A NaN stays one. oneDNN takes what lies below 2^-126 for 0.
+oneDNN's, 0.1 ns an entry, or where that is missing numpy's on the bits, 0.2 ns to widen and 0.5 ns to round; numpy's
+registered cast takes 3.5 and 0.8 ns. A NaN stays one. oneDNN takes what lies below 2^-126 for 0.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
-"""Auxiliary losses on a router's logits: of balance between experts, and of the logits' size (z-loss).
+"""Auxiliary losses on a router's logits: of balance between experts or groups of them, and of the logits' size
+(z-loss).
 
 They are attached to the logits (see `step_figures`). Loads count the tokens of a whole micro-batch, or of whole
-sequences, over the ranks that share them; each rank's part of the gradient is that of its own tokens. s sequence, b
-batch, E experts.
+sequences, over the ranks that share them, or (global_aux_loss) the step's tokens so far on all replicas; each rank's
+part of the gradient is that of its own tokens. s sequence, b batch, E experts.
 """
 
 from collections.abc import Callable

@@ -26,8 +26,9 @@ class ExpertBiases(StepPart):
         self._moved = [(router, bias) for router, bias in biased if router.moves_bias]
 
     def after_update(self, figures: Mapping[str, Array]) -> None:
-        """Move each bias by the update rate: down where an expert got more than the mean of a step's routed tokens, up
-        where less."""
+        """Move each bias by the update rate: down where an expert got more than the experts' mean of the step's routed
+        tokens, up where less. Biases beside adapters stay (`TopKRouter.moves_bias`). figures: the step's, with the
+        counts TOKENS_ROUTED [layers, E]."""
         for router, bias in self._moved:
             counts = figures[TOKENS_ROUTED][router.layer_number - 1]
             moves = router.moe.moe_router_bias_update_rate * np.sign(counts.mean() - counts)

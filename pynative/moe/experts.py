@@ -27,8 +27,8 @@ Move: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def copied_rows(x: Tensor, copies: Copies) -> Tensor:
-    """x [n, ...] -> [r, ...]: row i is the row copies.sources[i] of x, or zeros. The gradient sums the copies; on the
-    tape."""
+    """x [n, ...] -> [r, ...]: row i is the row copies.sources[i] of x, or zeros for -1. On the tape: the gradient of a
+    row is the sum of its copies' gradients."""
     shape = tuple(x.shape)
     copy = partial(kernels.gather_rows, sources=copies.sources, row=shape[1:])
     return Moved.apply(x, copy, partial(kernels.sum_rows, places=copies.places, shape=shape))
@@ -55,7 +55,8 @@ class _GroupedLinear(Function):
 
 
 def grouped_linear(x: Tensor, weights: Sequence[Tensor], counts: Counts, products: GroupedProducts = GROUPED) -> Tensor:
-    """x [R, i], sorted by group, counts[j] rows of group j, weights [o, i] of the groups -> [R, o]; on the tape."""
+    """x [R, i], sorted by group, counts[j] rows of group j, weights [o, i] of the groups -> [R, o]: each row times the
+    transposed weight of its group; on the tape. products: the functions that compute the products."""
     return _GroupedLinear.apply(x, tuple(map(int, counts)), products, *weights)
 
 
@@ -90,8 +91,8 @@ class Expert(nn.Cell):
 
 
 def check_local_experts(count: int, numbers: Sequence[int]) -> None:
-    """Raise ValueError if a script says another number of experts than those, `numbers`, that this rank has by the
-    configuration."""
+    """Raise ValueError if `count`, the number of experts that a script gives a rank, is not that of `numbers`, the
+    experts that this rank has by the configuration."""
     if count != len(numbers):
         raise ValueError(f"num_local_experts={count}: this rank has {len(numbers)} experts, {list(numbers)}")
 
@@ -103,8 +104,9 @@ class Experts(nn.Cell):
     With expert tensor parallelism the result is an addend of the sum over the ranks that share the expert.
 
     Args:
-        num_local_experts: the number of this rank's experts, which must be the configuration's.
+        num_local_experts: the number of this rank's experts; ValueError if it is not the configuration's.
         submodules: their block, by default what the configuration says.
+        recomputed: the parts of this cell that are recomputed in the backward, by default none.
     """
 
     def __init__(

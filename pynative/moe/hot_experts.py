@@ -69,7 +69,7 @@ class Copy:
 
     def fetch(self, expert: Expert | None, source: int, group: Group) -> None:
         """Broadcast the expert's values from rank `source` of the group into the copy. expert: the expert on that rank,
-        None on the others. All ranks call this."""
+        None on the others. All ranks of the group call this."""
         whole = self._values.span(0, self._ends[-1])
         if expert is not None:
             for view, parameter in zip(self._weights, _parameters(expert), strict=True):
@@ -89,7 +89,7 @@ class Copy:
 
     def give_gradients(self, expert: Expert | None, group: Group) -> None:
         """Sum the copies' gradients over the group, and on the rank that owns the expert add the sum to the expert's
-        gradients. expert: the owned expert; None on the other ranks. All ranks call this."""
+        gradients. expert: the owned expert; None on the other ranks. All ranks of the group call this."""
         assert self._gradients is not None
         arrived = ((weight, autograd.take_gradient(weight)) for weight in self._weights)
         TapeGradients.add((weight, gradient) for weight, gradient in arrived if gradient is not None)
@@ -125,13 +125,13 @@ class HotExperts:
         self._copies = [Copy(self._own[0]) for _ in range(copies)]
 
     def capacities(self, capacity: int) -> Array:
-        """The rows that each expert takes, int64 [E], where an even share of tokens times the capacity factor is
-        `capacity`."""
+        """The most rows of tokens that each expert takes, int64 [E]: `capacity`, an even share times the capacity
+        factor, for a hot one, and `capacity` times --cold-token-percent, rounded down, for a cold one."""
         return hot_experts.capacities(capacity, self._cold_share, self.hot, self._count)
 
     def install(self, train: bool) -> None:
         """Bring the owners' values into the copies, and have the dispatcher route hot experts' tokens to the copies.
-        train: also expect gradients of the copies."""
+        train: also expect gradients of the copies. Do nothing with one expert-parallel rank, which has no copies."""
         for number, copy in zip(self.hot, self._copies, strict=False):
             copy.fetch(self._owned(number), number // len(self._own), self._group)
             if train:
@@ -165,8 +165,8 @@ class HotExpertLayers(StepPart):
 
     @contextmanager
     def around(self, train: bool) -> Iterator[None]:
-        """Context in which copies of hot experts are on all expert-parallel ranks; after one that trains their
-        gradients are the owners'."""
+        """Context in which copies of hot experts are on all expert-parallel ranks. At its end, if `train`, the copies'
+        gradients are added to the owners'; not if it ends by an error."""
         for layer in self._layers:
             layer.install(train)
         try:
@@ -179,13 +179,15 @@ class HotExpertLayers(StepPart):
             layer.remove(train)
 
     def after_update(self, figures: Mapping[str, Array]) -> None:
-        """Keep how many tokens all ranks' routers sent to each expert, and choose anew if this step is one to do so."""
+        """Keep how many tokens all ranks' routers sent to each expert of each layer, those dropped later included, and
+        choose anew if this step is one to do so (`is_revised`)."""
         self._tokens = figures.get(TOKENS_CHOSEN)
         if is_revised(get_step_position().iteration + 1, self._update_step):
             self.choose()
 
     def choose(self) -> None:
-        """Choose the hot experts of every layer: those that the last step sent most tokens to."""
+        """Choose the hot experts of every layer: those that the last updated step sent most tokens to. Do nothing
+        before the first update."""
         if self._count and self._tokens is not None:
             self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
 

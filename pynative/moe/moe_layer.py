@@ -45,12 +45,13 @@ class SharedExperts(ParallelMLP):
 
 
 class MoELayer(nn.Cell):
-    """Each token goes to the experts that its router chose, on whichever ranks; the layer's output is the sum of their
-    weighed results, and of the shared experts'.
+    """A mixture of experts: each token goes to the experts that its router chose, on whichever ranks. The output is the
+    sum of their weighed results, of the shared experts', and of the token times the weights of its zero experts.
 
     Args:
         submodules: the block of the layer, by default what the configuration says.
         layer_number: global, from 1; by default 1.
+        recomputed: the parts of this cell that are recomputed in the backward, by default none.
     """
 
     def __init__(

@@ -24,7 +24,8 @@ def counts_of_layer(directory: Path, layer: int) -> tuple[Array, Array]:
     """(Steps [n], tokens of each expert [n, E]) of a layer, in the order of steps, from all files below a directory.
 
     A run that is resumed writes to a directory of its own, named by its time: of a step that several have, the last
-    one's counts are taken. Raises ValueError if files have different numbers of experts.
+    one's counts are taken. Both arrays are empty if no file is of the layer. Raises ValueError if files have different
+    numbers of experts.
     """
     found = {int(match[2]): path for path in sorted(directory.rglob("*.npy")) if (match := _FILE.fullmatch(path.name))
              and int(match[1]) == layer}  # fmt: skip
@@ -88,7 +89,8 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Draw each layer's chart and print its hottest experts; exit code 1 if there are no counts."""
+    """Draw the chart of each layer that has counts and print its hottest experts. Exit code 1 if no layer has; exits
+    with an error if a layer's files have different numbers of experts."""
     arguments = _arguments().parse_args()
     drawn = 0
     for layer in range(arguments.num_layers):

@@ -46,7 +46,7 @@ def uniform(key: Key, shape: tuple[int, int, int], positions: Ranges) -> Array:
 
 def jitter(hidden: Tensor, epsilon: float, layer: int, positions: Ranges) -> Tensor:
     """hidden [s, b, h] times uniform numbers from 1 - epsilon to 1 + epsilon (Fedus et al., "Switch Transformers",
-    2021)."""
+    2021). layer: its number; positions: the s tokens' in the sequence; the numbers depend on both."""
     numbers = uniform(get_rng_tracer().key(layer, JITTER), hidden.shape, positions)
     factors = (1.0 - epsilon + 2.0 * epsilon * numbers).astype(np.float32)
     return hidden * Tensor.from_numpy(factors).astype(hidden.dtype)
@@ -54,14 +54,15 @@ def jitter(hidden: Tensor, epsilon: float, layer: int, positions: Ranges) -> Ten
 
 def random_logits(logits: Tensor, layer: int, positions: Ranges) -> Tensor:
     """Random numbers [s, b, E] in place of the logits, to which their gradient passes unchanged: they spread tokens
-    evenly."""
+    evenly. layer, positions: as in `jitter`."""
     numbers = uniform(get_rng_tracer().key(layer, FORCED_LOGITS), logits.shape, positions)
     replaced = Tensor.from_numpy(numbers.astype(np.float32)).astype(logits.dtype)
     return Moved.apply(logits, lambda _: replaced, lambda gradient: gradient)
 
 
 def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
-    """The random numbers by which two experts are drawn for each of s b tokens. shape: (s, b, E)."""
+    """The random numbers by which two experts are drawn for each of s b tokens. shape: (s, b, E); layer, positions: as
+    in `jitter`."""
     sequence, batch, number = shape
     both = [
         uniform(get_rng_tracer().key(layer, place), (sequence, batch, number + 1), positions).reshape(-1, number + 1)
@@ -119,7 +120,7 @@ class TokenIds(NamedTuple):
     does."""
 
     def filled(self, length: int) -> TokenIds:
-        """A copy padded to `length` positions: ids 0, whose experts the router chooses."""
+        """A copy padded to `length` positions: with ids 0, and with -1 (the router chooses) as replayed experts."""
         behind = (0, length - len(self.ids))
         experts = self.experts
         if experts is not None:
@@ -163,8 +164,8 @@ class TopKRouter(nn.Cell):
         self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 
     def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> Routing:
-        """[s, b, h] -> the routing of its s b tokens; its `dense` has Megatron's form. tokens: needed by hash layers,
-        and for replayed choices."""
+        """[s, b, h] -> the routing of its s b tokens; its `dense` has Megatron's form. tokens: needed by hash layers
+        (ValueError without them), and for replayed choices."""
         logits = self.gating(hidden_states)
         if SPARSE_MIXER in self.moe.balancing:
             probs, experts = self._sampled(logits)
@@ -187,8 +188,8 @@ class TopKRouter(nn.Cell):
         return capacity if self.capacities is None else self.capacities(capacity)
 
     def gating(self, hidden_states: Tensor) -> Tensor:
-        """Logits [s, b, E] of hidden states [s, b, h], which in training get jitter if that is configured; with forced
-        balance random numbers in place of the logits."""
+        """Logits [s, b, E] of hidden states [s, b, h], which in training are jittered first if that is configured and
+        the balancing is not SparseMixer's; with forced balance random numbers in place of the logits."""
         epsilon, positions = self.moe.moe_input_jitter_eps, self.outside.positions(hidden_states.shape[0])
         if epsilon and self.training and SPARSE_MIXER not in self.moe.balancing:
             hidden_states = jitter(hidden_states, epsilon, self.layer_number, positions)

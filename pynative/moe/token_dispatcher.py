@@ -48,22 +48,22 @@ class Route(ABC):
 
     @abstractmethod
     def start(self, x: Tensor) -> Handle:
-        """Start the way to the experts: a handle of the rows that come to this rank, [r, ...], sorted by its experts.
-        Not recorded."""
+        """Start the way to the experts: a handle of the rows of x that come to this rank, [r, ...], sorted by its
+        experts. It has no backward of its own: `MoETokenDispatcher` puts the way on the tape."""
 
     @abstractmethod
     def start_back(self, y: Tensor) -> Handle:
         """Start the way back of rows [r, ...]: a handle of each original row's sum of its copies, in the shape of
-        `start`'s x. Not recorded."""
+        `start`'s x. It has no backward of its own, either."""
 
     def out(self, x: Tensor) -> Tensor:
-        """The rows that come to this rank's experts; while they travel, a computation that takes turns with this one
-        goes on."""
+        """`start`, and wait for the rows that come to this rank's experts; while they travel, a computation that takes
+        turns with this one goes on."""
         return _arrived(self.start(x))
 
     def back(self, y: Tensor) -> Tensor:
-        """The sums that come back from the experts; while they travel, a computation that takes turns with this one
-        goes on."""
+        """`start_back`, and wait for the sums that come back from the experts; while they travel, a computation that
+        takes turns with this one goes on."""
         return _arrived(self.start_back(y))
 
 
@@ -132,8 +132,8 @@ class MoETokenDispatcher(ABC):
     the sequence.
 
     Args:
-        num_local_experts, local_expert_indices: number and numbers of this rank's experts, which must be the
-            configuration's.
+        num_local_experts, local_expert_indices: the count of this rank's experts, and each one's number; ValueError if
+            they are not the configuration's.
     """
 
     def __init__(self, num_local_experts: int, local_expert_indices: Sequence[int], config: ModelConfig) -> None:
@@ -164,9 +164,9 @@ class MoETokenDispatcher(ABC):
 
     @abstractmethod
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> "Planned":
-        """The plan for tokens of `shape` = (s, b, h) that go to `experts`, int [T, k]: numbers, over all ranks, of the
-        places of experts and of copies of hot ones; -1 for none. rows: the number of rows that each place is padded to;
-        None: as many as are chosen. All ranks of the group call this."""
+        """The plan for tokens of `shape` = (s, b, h). experts: int [T, k], the slots that they go to: experts of all
+        ranks and copies of hot ones, numbered as in `Slots`; -1 for none. rows: the number of rows that each slot is
+        padded to; None: as many as are chosen. All ranks of the group call this."""
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
         """Send hidden states [s, b, h] by their routing, and wait for the tokens that come to this rank's experts."""
@@ -261,7 +261,8 @@ def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: tuple[Ha
 
 
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
-    """The dispatcher whose rows travel by one all-to-all each way, as many as the choices ask for.
+    """The dispatcher whose rows travel by one all-to-all each way: as many as the choices ask for, or as experts are
+    padded to.
 
     Before the rows, the ranks exchange how many there are, unless every expert is padded and none has copies, so that
     all know.
@@ -294,7 +295,8 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
 
 
 class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
-    """The dispatcher by which every rank of the group gets all tokens; results come back by a reduce-scatter."""
+    """The dispatcher by which every rank of the group gets all tokens; results come back by a reduce-scatter. Nothing
+    is padded, whatever the capacity."""
 
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
         size = self.slots.total * self.shards // self.group.size

@@ -22,23 +22,26 @@ def _gemm() -> Any:
 
 @once
 def is_available() -> bool:
-    """Whether the library exports this function, which its headers do not promise, and has bfloat16 kernels for the
-    CPU: with ONEDNN_MAX_CPU_ISA=AVX2 it has none, and computes entry by entry, a hundred times slower."""
+    """Whether the library exports dnnl_gemm_bf16bf16f32, which its headers do not promise, and has bfloat16 kernels for
+    this CPU: with ONEDNN_MAX_CPU_ISA=AVX2 it has none, and computes entry by entry, a hundred times slower."""
     square, result = dense(Type.BFLOAT16, 32, 32), dense(Type.FLOAT32, 32, 32)
     return hasattr(library(), f"dnnl_{_NAME}") and product(square, square, result) is not None
 
 
 ROWS = 128
 """Rows (of k) that one call sums over; it allocates packed copies of them. More at once are a few per cent faster, but
-larger copies leave holes between the tensors of a training step: 1% more memory with 256 rows, none with these."""
+larger copies leave holes between the tensors of a training step: 1% more memory with 256 rows, none with 128."""
 
 
 def transposed_product(left: Array, right: Array, out: Array, accumulate: bool) -> None:
-    """Write left^T right, float32 [m, n], into `out`, or with `accumulate` add it; left [k, m] and right [k, n] are
-    bfloat16.
+    """Write left^T right, float32 [m, n], into `out`, or with `accumulate` add it to `out`; left [k, m] and right
+    [k, n] are bfloat16. With k = 0 the product is zeros.
 
-    Rows may have gaps between them, but not within. Raises OneDnnError for a status of failure.
+    Rows may have gaps between them. Raises AssertionError for gaps within a row, OneDnnError for a status of failure.
     """
+    if not len(left):
+        out[...] = out if accumulate else 0
+        return
     assert all(matrix.strides[1] == matrix.itemsize for matrix in (left, right, out)), "gaps within rows"
     leading = [matrix.strides[0] // matrix.itemsize for matrix in (left, right, out)]
     for start in range(0, len(left), ROWS):

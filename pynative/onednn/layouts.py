@@ -17,7 +17,8 @@ ones for every token."""
 
 
 def layout_of(array: Array) -> Layout:
-    """The oneDNN Layout of an array: type, shape and strides."""
+    """The oneDNN Layout of an array: type, shape and strides. Raises KeyError for a type beside float32, float16 and
+    bfloat16."""
     return _layout(array.dtype, array.shape, array.strides)
 
 
@@ -27,7 +28,8 @@ def _layout(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ..
 
 
 def row_layout(vector: Array) -> Layout:
-    """The layout of a vector [c] as a matrix [1, c], to be broadcast over rows."""
+    """The layout of a contiguous vector [c] as a matrix [1, c], to be broadcast over rows. Raises KeyError for a type
+    beside float32, float16 and bfloat16."""
     return _row_layout(vector.dtype, len(vector))
 
 

@@ -118,7 +118,7 @@ def _find() -> Path | None:
 
 @once
 def library() -> ctypes.CDLL | None:
-    """The loaded library of oneDNN; None where it is missing (aarch64, macOS)."""
+    """The loaded library of oneDNN; None where it is missing (aarch64, macOS) or cannot be loaded."""
     path = _find()
     try:
         return None if path is None else ctypes.CDLL(str(path))
@@ -131,7 +131,7 @@ _RESULTS = {"primitive_desc_query_md": Handle, "memory_desc_get_size": ctypes.c_
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The library's function dnnl_`name`, with its result type set."""
+    """The library's function dnnl_`name`, with its result type set. Raises AttributeError if there is none."""
     found: Any = getattr(library(), f"dnnl_{name}")
     found.restype = _RESULTS.get(name, ctypes.c_int)
     return cast(Callable[..., Any], found)
@@ -156,14 +156,16 @@ def call(name: str, *arguments: object) -> None:
 
 
 def made(name: str, *arguments: object) -> Handle:
-    """The handle that a dnnl_`name`_create function makes."""
+    """The handle that the function dnnl_`name`, such as "engine_create", makes. arguments: the function's, without its
+    first, the place of the handle. Raises OneDnnError for any status but success."""
     handle = Handle()
     call(name, ctypes.byref(handle), *arguments)
     return handle
 
 
 def let_go(owner: object, name: str, handles: Sequence[Handle | int]) -> None:
-    """Call dnnl_`name` on each handle once `owner` is garbage-collected; not when the process ends."""
+    """Call dnnl_`name`, such as "memory_destroy", on each of `handles` (objects or addresses) once `owner` is
+    garbage-collected; not when the process ends."""
     destroy = function(name)
     weakref.finalize(owner, lambda: [destroy(Handle(_value(handle))) for handle in handles]).atexit = False
 

@@ -1,5 +1,5 @@
-"""oneDNN's primitives by what they compute, each made once for its layouts. A function returns None where this CPU has
-no fast primitive for the layouts; its docstring lists the arrays of a call in order.
+"""oneDNN's primitives by what they compute, each made once for its layouts. A function returns None where oneDNN is not
+there, or has no fast primitive for these layouts on this CPU; its docstring lists the arrays of a call in order.
 
 Letters: m, k, n of a product, r rows, c columns.
 """
@@ -115,7 +115,7 @@ def _post_arguments(post_ops: Sequence[PostOp]) -> list[tuple[int, Layout]]:
 def product(
     left: Layout, right: Layout, result: Layout, bias: Layout | None = None, post_ops: tuple[PostOp, ...] = ()
 ) -> Primitive:
-    """left [..., m, k] right [..., k, n] + bias [..., 1, n] -> result [..., m, n].
+    """left [..., m, k] right [..., k, n] + bias [..., 1, n], then `post_ops` on that in order -> result [..., m, n].
 
     Arrays: left, right, result, bias where there is one, then those of binary post operations.
     """
@@ -176,7 +176,7 @@ def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Prim
 def binary(
     algorithm: Algorithm, left: Layout, right: Layout, result: Layout, post_ops: tuple[PostOp, ...] = ()
 ) -> Primitive:
-    """left (op) right, broadcast, and what `post_ops` make of it. Arrays: left, right, result, then those of binary
+    """left (op) right, broadcast, then `post_ops` on that in order. Arrays: left, right, result, then those of binary
     post operations."""
     described = made(
         "binary_primitive_desc_create", engine(), int(algorithm), left.descriptor, right.descriptor,

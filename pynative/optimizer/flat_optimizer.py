@@ -147,10 +147,10 @@ class FlatOptimizer:
         decoupled_lr: float | None = None,
         row_factors: Sequence[tuple[Parameter, Array]] = (),
     ) -> None:
-        """Update every weight that this rank owns from its gradient times `grad_scale`, then gather the weights that
-        others own.
+        """Update every weight that this rank owns from its gradient times `grad_scale` (and clipped by value, if the
+        configuration says so), then gather the weights that others own. All ranks of the model call this.
 
-        decoupled_lr: the learning rate of embedding and output layer where they have one of their own. row_factors:
+        decoupled_lr: the learning rate of embedding and output layer; None: they have that of all. row_factors:
         parameters whose rows [r, ...] are multiplied by factors [r] after their update. With --overlap-param-gather the
         gathers are only started.
         """

@@ -72,8 +72,9 @@ def orthogonalized(
 
 
 def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Tensor:
-    """The update of a matrix for a learning rate of 1, from its direction [r, c]: both are this rank's part of the
-    matrix."""
+    """The update of a matrix for a learning rate of 1, from its direction [r, c]; of a matrix that is cut over ranks
+    (`spec`) both are this rank's part, all ranks of the cut call this, and --muon-tp-mode says whether the whole is
+    orthogonalised or each part by itself."""
     cut = CutMatrix.of(spec)
     if cut is None or config.muon_tp_mode != "duplicated":
         return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)
@@ -170,8 +171,9 @@ def matrices_of(
     config: OptimizerConfig,
     is_sharded: bool,
 ) -> Iterator[MuonMatrix]:
-    """The matrices of a buffer that this rank updates or helps to sum up. sweeps: start of a matrix's
-    entry -> (the run that this rank owns, its memory). is_sharded: replicas share the states out."""
+    """The matrices of a buffer of which this rank owns a part, or whose direction, shared out over several ranks, it
+    helps to sum up. sweeps: start of a matrix's entry -> (the run that this rank owns, its memory). is_sharded:
+    replicas share the states out."""
     kind = SHARDS_OF_STATES[plan.replicas]
     size = parallel_state.get_coordinates().get(kind, (0, 1))[1] if is_sharded else 1
     for entry in matrices:

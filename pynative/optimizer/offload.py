@@ -26,8 +26,8 @@ from pynative.optimizer.sweep import Sweep
 
 
 class InFiles:
-    """Allocator of zeros in files of a directory, mapped into memory. The files have no name: they vanish with the
-    process, however it ends.
+    """Allocator of zeros in files of a directory, mapped into memory: called with (size, type) it gives an array
+    [size]. The files have no name: they vanish with the process, however it ends.
 
     Raises ValueError for a directory that cannot be written to, or without room: all of it is taken at once, because a
     disk that is full later ends the process.
@@ -55,7 +55,8 @@ class InFiles:
 
 
 def allocate_states(config: OffloadConfig) -> Allocate | None:
-    """The function that allocates offloaded states, in host memory or in files; None: no state is offloaded."""
+    """The function that allocates offloaded states, in host memory or in files; None: no state is offloaded. Raises
+    ValueError if the directory for the files cannot be written to."""
     if not config.offloads_optimizer:
         return None
     return np.zeros if config.nvme_path is None else InFiles(config.nvme_path)

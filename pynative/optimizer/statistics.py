@@ -3,7 +3,7 @@ of the gradient, by which it is clipped, the L2 norm of the weights, and the num
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,7 +14,8 @@ from parallel_core.buffers.layout import Entry, Span, overlaps
 from parallel_core.buffers.stretch import Stretch
 from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES, is_counted
 from pynative import kernels, parallel_state
-from pynative.collectives.numbers import over_group
+from pynative.collectives import Group
+from pynative.collectives.numbers import over_group, sum_over_group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
 
 
@@ -37,7 +38,8 @@ class ModelSum:
         ]
 
     def counts(self, entry: Entry) -> bool:
-        """Whether this rank counts a parameter: in each group of copies only the lowest rank does."""
+        """Whether this rank counts a parameter: of the ranks within one replica of the model that hold the same copy
+        only the lowest does. Data-parallel replicas are not told apart here."""
         return is_counted(entry.spec, self._coordinates)
 
     def owned_runs(self, buffer: ParamAndGradBuffer, counted: bool = True) -> list[Span]:
@@ -46,18 +48,26 @@ class ModelSum:
         return overlaps(buffer.plan.runs(lambda entry: self.counts(entry) is counted), buffer.owned)
 
     def __call__(self, counted: Iterable[tuple[str, float]]) -> float:
-        """The sum, over the ranks of one replica of the model, of this rank's values, each given with its parameter's
-        kind of replicas, "dp-cp" or "expert-dp". All ranks call this and get the same."""
+        """The sum of the values that ranks count, in float32, over one replica of the model and, if `of_owned`, over
+        the replicas that share its states out. counted: (kind of the parameter's replicas, "dp-cp" or "expert-dp";
+        value) of this rank's. All ranks call this and get the same."""
+        return self._over_model(counted, over_group)
+
+    def count(self, counted: Iterable[tuple[str, float]]) -> int:
+        """The sum, as by a call, of whole numbers: exact up to 2^36."""
+        return round(self._over_model(counted, lambda value, group: sum_over_group([value], group)[0]))
+
+    def _over_model(self, counted: Iterable[tuple[str, float]], over: Callable[[float, Group], float]) -> float:
         own: dict[str, float] = defaultdict(float)
         for replicas, value in counted:
             own[replicas] += value
-        return sum(_summed(sum(own[kind] for kind in kinds), groups) for kinds, groups in self._terms)
-
-
-def _summed(value: float, kinds: list[str]) -> float:
-    for kind in kinds:
-        value = over_group(value, parallel_state.get_group(kind))
-    return value
+        total = 0.0
+        for kinds, groups in self._terms:
+            term = sum(own[kind] for kind in kinds)
+            for group in groups:
+                term = over(term, parallel_state.get_group(group))
+            total += term
+        return total
 
 
 class GradientNorm:
@@ -93,8 +103,8 @@ class GradientNorm:
 
 
 def clip_coefficient(norm: float, limit: float) -> float:
-    """The factor, at most 1, that brings gradients of this norm to a norm of at most `limit`; a limit of 0: none, the
-    factor is 1."""
+    """The factor, at most 1, that brings gradients of this norm to a norm of at most `limit`; a limit of 0 or less:
+    none, the factor is 1."""
     return min(1.0, limit / (norm + 1e-6)) if limit > 0 else 1.0
 
 
@@ -113,13 +123,13 @@ class ModelStatistics:
             if self._sum.counts(entry)
         ]
 
-    def _summed(self, part: str, measure: Callable[[Tensor], float]) -> float:
-        vectors = ((buffer.plan.replicas, getattr(buffer, part).span(*run)) for buffer, _, run in self._counted)
-        return self._sum((replicas, measure(vector)) for replicas, vector in vectors)
+    def _measured(self, part: str, measure: Callable[[Tensor], float]) -> Iterator[tuple[str, float]]:
+        for buffer, _, run in self._counted:
+            yield buffer.plan.replicas, measure(getattr(buffer, part).span(*run))
 
     def parameter_norm(self) -> float:
         """The L2 norm of all weights of the model, frozen ones included."""
-        return math.sqrt(self._summed("parameters", kernels.squared_norm) + self._frozen_square)
+        return math.sqrt(self._sum(self._measured("parameters", kernels.squared_norm)) + self._frozen_square)
 
     @cached_property
     def _frozen_square(self) -> float:
@@ -129,7 +139,8 @@ class ModelStatistics:
         return ModelSum()((p.meta.spec.replicas, kernels.squared_norm(p)) for p in counted)
 
     def gradient_norms(self, scale: float) -> dict[str, float]:
-        """The L2 norm of each parameter's gradient times `scale`, by global name, for the parameters of this stage.
+        """The L2 norm of each trained parameter's gradient times `scale`, by global name, for the parameters of this
+        stage.
 
         All ranks of the stage call this and get the same, except for experts: a rank gets those that it holds a part
         of.
@@ -151,13 +162,13 @@ class ModelStatistics:
         return norms
 
     def zero_gradients(self) -> int:
-        """The number of elements of the reduced gradient that are exactly 0."""
-        zeros = self._summed("gradients", lambda vector: float(np.count_nonzero(vector.asnumpy() == 0)))
-        return int(zeros - self._padding)
+        """The number of elements of the whole model's reduced gradient that are exactly 0."""
+        zeros = self._measured("gradients", lambda vector: np.count_nonzero(vector.asnumpy() == 0))
+        return self._sum.count(zeros) - self._padding
 
     @cached_property
-    def _padding(self) -> float:
+    def _padding(self) -> int:
         """The number of elements of the whole model in padded rows of its shards (of the vocabulary, say), whose
         gradients are 0."""
         found = ((buffer.plan.replicas, Stretch.of(entry, run).padding) for buffer, entry, run in self._counted)
-        return self._sum(found)
+        return self._sum.count(found)

@@ -12,8 +12,9 @@ from pynative.optimizer.sweep import Step, Sweep
 
 
 def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Update a sweep by AdamW (Loshchilov and Hutter, 2019), epsilon after the bias-corrected root; or by Adam (Kingma
-    and Ba, 2015), as the configuration says."""
+    """Update a sweep by AdamW (Loshchilov and Hutter, 2019) or Adam (Kingma and Ba, 2015), with or without bias
+    correction, as the configuration says; epsilon, times the parameters' `rate_factor`, is added behind the root. Then
+    take the weights into their average, if there is one (PMA)."""
     beta1, beta2 = config.adam.betas
     settings = AdamStep(
         learning_rate=step.learning_rate_of(sweep.treatment),
@@ -47,13 +48,15 @@ def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None
 
 
 def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Update a sweep by gradient descent with momentum; weight decay is added to the gradient."""
+    """Update a sweep by gradient descent, with momentum if the sweep has its state; weight decay is added to the
+    gradient."""
     momentum, learning_rate = config.sgd.sgd_momentum, step.learning_rate_of(sweep.treatment)
     decay = step.weight_decay_of(sweep.treatment)
 
-    def formula(_: Any, param: Any, grad: Any, buffer: Any) -> tuple[Any, ...]:
-        buffer = buffer * momentum + (grad + param * decay if decay else grad)
-        return param - buffer * learning_rate, buffer
+    def formula(_: Any, param: Any, grad: Any, *buffers: Any) -> tuple[Any, ...]:
+        grad = grad + param * decay if decay else grad
+        buffers = tuple(buffer * momentum + grad for buffer in buffers)
+        return param - (buffers[0] if buffers else grad) * learning_rate, *buffers
 
     _swept(formula, sweep, step)
 
@@ -80,4 +83,4 @@ UPDATES: dict[str, Callable[[Sweep, OptimizerConfig, Step], None]] = {"adam": ad
 """The update function of each elementwise rule, by the rule's name."""
 
 WHOLE_UPDATES = {"muon": matrices_of}
-"""For each rule that updates whole matrices, by its name, the function that makes their updates."""
+"""Name of a rule that updates whole matrices -> the function that makes their updates."""

@@ -46,21 +46,25 @@ class Channel:
         self._sending: list[Handle] = []
 
     def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Handle]:
-        """Post all transfers of an exchange together, removing the tensors to send from `results`. Returns the
-        computation that needs it -> a handle, for each tensor that will arrive.
+        """Post all transfers of an exchange together, removing the tensors to send from `results`. Returns a handle for
+        each tensor that will arrive, by the computation that needs it.
 
         The sends of the previous exchange are waited for first, which bounds the memory under way. A schedule stays
         free of deadlocks even if each exchange is complete before the next (`schedules.check`).
         """
         self.finish()
-        tensors = [results.pop(send.produced) for send in action.sends]
-        shapes = self._agreed_shapes(action, tensors) if self.shapes_vary else [self.shape] * len(action.receives)
-        works = self._post(action, tensors, shapes, self.dtype)
-        self._sending, receiving = works[: len(tensors)], works[len(tensors) :]
+        tensors = [(results.pop(send.produced), send.peer) for send in action.sends]
+        self._sending, receiving = self.post(tensors, [receive.peer for receive in action.receives])
         if not self.overlap:
-            for work in works:
+            for work in (*self._sending, *receiving):
                 work.wait()
         return {receive.consumed: work for receive, work in zip(action.receives, receiving, strict=True)}
+
+    def post(self, tensors: Sequence[tuple[Tensor, int]], sources: Sequence[int]) -> tuple[list[Handle], list[Handle]]:
+        """Post sends of (tensor, to which stage) and receives from stages, all together; returns (a handle for each
+        send, a handle for each receive). Where shapes vary, this waits for the shapes of what will arrive."""
+        shapes = self._agreed_shapes(tensors, sources) if self.shapes_vary else [self.shape] * len(sources)
+        return self._post(tensors, sources, shapes, self.dtype)
 
     def finish(self) -> None:
         """Wait until the sends of the last exchange are complete."""
@@ -69,17 +73,21 @@ class Channel:
         self._sending = []
 
     def _post(
-        self, action: Exchange, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], dtype: object
-    ) -> list[Handle]:
-        messages: list[Send | Recv] = [Send(x, send.peer) for x, send in zip(tensors, action.sends, strict=True)]
-        messages += [Recv(shape, dtype, r.peer) for shape, r in zip(shapes, action.receives, strict=True)]
-        return self.group.batch_send_recv(messages)
+        self,
+        tensors: Sequence[tuple[Tensor, int]],
+        sources: Sequence[int],
+        shapes: Sequence[tuple[int, ...]],
+        dtype: object,
+    ) -> tuple[list[Handle], list[Handle]]:
+        messages: list[Send | Recv] = [Send(tensor, peer) for tensor, peer in tensors]
+        messages += [Recv(shape, dtype, peer) for shape, peer in zip(shapes, sources, strict=True)]
+        works = self.group.batch_send_recv(messages)
+        return works[: len(tensors)], works[len(tensors) :]
 
-    def _agreed_shapes(self, action: Exchange, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
-        own = [Tensor.from_numpy(np.array(tensor.shape, np.int32)) for tensor in tensors]
-        works = self._post(action, own, [(DIMENSIONS,)] * len(action.receives), ms.int32)
-        received = [work.wait() for work in works][len(tensors) :]
-        return [tuple(shape.asnumpy().tolist()) for shape in received]
+    def _agreed_shapes(self, tensors: Sequence[tuple[Tensor, int]], sources: Sequence[int]) -> list[tuple[int, ...]]:
+        own = [(Tensor.from_numpy(np.array(tensor.shape, np.int32)), peer) for tensor, peer in tensors]
+        _, receiving = self._post(own, sources, [(DIMENSIONS,)] * len(sources), ms.int32)
+        return [tuple(work.wait().asnumpy().tolist()) for work in receiving]
 
 
 def pipeline_channel(config: AllConfig) -> Channel:

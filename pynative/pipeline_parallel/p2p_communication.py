@@ -7,7 +7,6 @@ from mindspore import Tensor
 
 from parallel_core.config import ParallelConfig
 from pynative import parallel_state
-from pynative.collectives import Recv, Send
 from pynative.pipeline_parallel.channel import pipeline_channel
 
 
@@ -18,7 +17,8 @@ class P2PPrimitive:
     A stage without the neighbour (the first has no previous, the last no next) sends nothing and receives None.
 
     Args:
-        config: the parallel section of the job's configuration, which says the tensors' shape and type.
+        config: the parallel section of the job's configuration, which says the tensors' type, and their shape unless
+            --variable-seq-lengths lets it vary.
     """
 
     def __init__(self, config: ParallelConfig) -> None:
@@ -33,18 +33,16 @@ class P2PPrimitive:
     ) -> tuple[Tensor | None, Tensor | None]:
         """Send what is given; (the tensor from the previous stage, the tensor from the next), None for what is not
         asked for."""
-        channel = self._channel
-        group, rank = channel.group, channel.group.rank
+        rank, stages = self._channel.group.rank, range(self._channel.group.size)
         sends = [(to_next, rank + 1), (to_previous, rank - 1)]
         receives = [(from_previous, rank - 1), (from_next, rank + 1)]
-        messages: list[Send | Recv] = [
-            Send(tensor, peer) for tensor, peer in sends if tensor is not None and 0 <= peer < group.size
-        ]
-        sent, peers = len(messages), [peer for wanted, peer in receives if wanted and 0 <= peer < group.size]
-        messages += [Recv(channel.shape, channel.dtype, peer) for peer in peers]
-        arrived = [work.wait() for work in group.batch_send_recv(messages)][sent:] if messages else []
-        by_peer = dict(zip(peers, arrived, strict=True))
-        return by_peer.get(rank - 1), by_peer.get(rank + 1)
+        tensors = [(tensor, peer) for tensor, peer in sends if tensor is not None and peer in stages]
+        peers = [peer for wanted, peer in receives if wanted and peer in stages]
+        sending, receiving = self._channel.post(tensors, peers)
+        arrived = {peer: work.wait() for peer, work in zip(peers, receiving, strict=True)}
+        for work in sending:
+            work.wait()
+        return arrived.get(rank - 1), arrived.get(rank + 1)
 
     def recv_forward(self) -> Tensor | None:
         """Receive the previous stage's output; None on the first stage."""

@@ -34,7 +34,7 @@ class Plan:
     completing: frozenset[Compute]
     """The last computation of each chunk, with which the chunk's gradients are complete."""
     stays: dict[Compute, Compute]
-    """For each computation whose result stays on the stage, the computation that needs it."""
+    """Computation whose result stays on the stage -> the computation that needs it."""
 
     @classmethod
     def of(cls, actions: Sequence[Action], stage: int, placement: Placement) -> "Plan":
@@ -68,7 +68,8 @@ def run(
 
     `compute(entry, received tensors)` returns a result for each computation of the entry: of a forward the hidden
     states [s, b, h] for the next chunk, of a backward the gradient for the chunk before; None where there is nothing to
-    hand on. An arriving tensor is waited for when the action that needs it runs.
+    hand on. An arriving tensor is waited for when the action that needs it runs. channel: sends and receives the
+    tensors of each exchange. timers: measure computations and waits.
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}

@@ -32,7 +32,8 @@ class MicroBatchLoss:
     """Returns (sum, count) where something else than the loss is to be reported, else None."""
 
     def read(self) -> tuple[float, float, float]:
-        """(The reported sum, the count that divides it, the number of tokens that count), read from the device."""
+        """(The sum to report, its divisor, the number of tokens that count in the loss), read from the device. The sum
+        is the loss's, and the divisor that number, unless `report` returns others."""
         tokens = self.weight.tokens
         total, count = self.report() or (Averaging.loss_sum(float(self.loss.asnumpy()), self.weight), tokens)
         return total, count, tokens
@@ -90,8 +91,9 @@ class Stage:
         averaging: gives the gradients from which backwards of losses start.
         is_last: whether the last chunk computes the loss.
         enter: called before each computation with its micro-batch and chunk (which become the StepPosition).
-        delays_weight_gradients: in a pair, the backward computes weight gradients while tokens travel to other experts.
-        takes_turns: run the two computations of a pair side by side; else one after the other.
+        delays_weight_gradients: in a pair that takes turns, the backward computes weight gradients while tokens travel
+            to other experts.
+        takes_turns: run the forward and the backward of a pair side by side; else one after the other.
     """
 
     def __init__(
@@ -120,8 +122,9 @@ class Stage:
         split: frozenset[Backward] = frozenset(),
         completing: frozenset[Compute] = frozenset(),
     ) -> None:
-        """Start a step: forget the last one's losses. split: the backwards whose weight gradients are an action of
-        their own; completing: the computations after which a chunk's gradients are complete."""
+        """Start a step: forget the last one's losses. train: forwards keep their graphs for backwards. split: the
+        backwards whose weight gradients are an action of their own; completing: the computations after which a chunk's
+        gradients are complete."""
         self.forward_step, self.train, self._split = forward_step, train, split
         self._completing = completing
         self.losses: list[MicroBatchLoss] = []
@@ -129,8 +132,9 @@ class Stage:
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
     def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Carry out a computation, or a pair of them, and return the result of each. received: for each, the tensor
-        that it needs from another stage or chunk, or None."""
+        """Carry out a computation, or a pair of them, and return the result of each: a forward's output or loss, a
+        backward's gradient of its input, else None. received: for each, the tensor that it needs from another stage or
+        chunk, or None."""
         if isinstance(entry, Pair) and self.takes_turns:
             return self._side_by_side(entry, *received)
         return [self._run(action, tensor) for action, tensor in zip(of_entry(entry), received, strict=True)]

@@ -42,7 +42,7 @@ class GlobalLoss(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The loss that is reported: total / weight."""
+        """The loss that is reported: total / weight, or total if the weight is below 1."""
         return self.total / max(self.weight, 1.0)
 
 
@@ -108,8 +108,8 @@ class PipelineStep:
         """Run a step on this rank's stage: gradients are added to their buffers when training; returns the global
         batch's loss.
 
-        micro_batches: of this rank; None: the configuration's number, if the batch does not grow. again: run the last
-        step once more, with the data that were drawn for it.
+        micro_batches: their number on this rank; None: the configuration's, for a batch that does not grow. again: run
+        the last step once more, with the data that were drawn for it.
         """
         number = micro_batches or self.micro_batches
         if (train, number) not in self._plans:

@@ -89,9 +89,10 @@ def initialize(
 ) -> None:
     """Select dynamic-graph mode, the device, and the stack of operators (`kernel_set`; None: the device's default).
 
-    threads: of the operators of this process; None: this rank's share of the host's cores. On a CPU launches are made
-    blocking: asynchronous ones make the main thread spin on the core that the work needs. MindSpore's own kernels get
-    as many threads as ours, unless their number is set already, by the script or an earlier call.
+    threads: of the operators of this process; None: the host's cores divided by `world_size`. fused: the operators that
+    flags ask to be fused. On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core
+    that the work needs; there MindSpore's own kernels get as many threads as ours, unless their number is set already,
+    by the script or an earlier call.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     # MindSpore refuses to set the device once it computes, even to the same one
@@ -125,6 +126,6 @@ def engine_notice() -> str | None:
 
 
 def blas_notice() -> str | None:
-    """One line for the log where this process's matrix products run slower than its CPU could, with the remedy; else
-    None."""
+    """One line for the log where the host's operators are active and this process's matrix products run slower than its
+    CPU could, with the remedy; else None."""
     return blas.notice() if kernels.active() == "host" else None

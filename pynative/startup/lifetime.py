@@ -29,8 +29,9 @@ _NAMES = ("msrun", "mindspore.parallel.cluster.run")
 
 
 def watch() -> None:
-    """Watch, in a thread, the msrun that started this process and waits for it. If that msrun has ended already, end
-    this process; without one do nothing."""
+    """Watch, in a thread, the msrun that started this process and waits for its ranks: when it ends, this process gets
+    SIGTERM if it handles that, else it is killed, with its process group unless msrun is in that, too. If msrun has
+    ended already, end this process now, and a rank's whole process group; without one do nothing."""
     launcher = _launcher()
     if launcher is not None:
         threading.Thread(target=_Watch(launcher).run, daemon=True).start()

@@ -46,7 +46,7 @@ def warn(message: str) -> None:
 
 
 class HeardWarnings(logging.Handler):
-    """A log handler that calls `hear` with the text of each warning, until it is closed."""
+    """A log handler that calls `hear` with the text of each message of level WARNING and above, until it is closed."""
 
     def __init__(self, hear: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
@@ -54,7 +54,7 @@ class HeardWarnings(logging.Handler):
         _logger().addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass on a warning's text."""
+        """Call `hear` with the text of a message of level WARNING or above."""
         self._hear(record.getMessage())
 
     def close(self) -> None:

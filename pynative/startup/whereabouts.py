@@ -31,7 +31,8 @@ _FRAMES = 20
 
 
 def watch(backend: Backend) -> None:
-    """Have this rank answer roll calls: when a wait in a collective exceeds the time-out, and on SIGUSR2."""
+    """Have this rank answer roll calls: when a wait in a collective exceeds the time-out, and on SIGUSR2; of several
+    ranks rank 0 then logs the table of the answers."""
     backend.roll_call.start(lambda: whereabouts(backend), _show)
 
 

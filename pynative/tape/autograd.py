@@ -258,7 +258,8 @@ def _check_open(meta: Any) -> None:
 
 def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
     """Add a parameter's gradient to `main_grad`, now or in the deferred queue. Returns what a `Function.backward` gives
-    the tape: None, or the gradient itself in the parameter's type if the parameter is in no buffer."""
+    the tape: None, or the gradient itself in the parameter's type if the parameter is in no buffer. Nothing is computed
+    for a frozen one (None). ValueError if the sum of `main_grad` over replicas has begun."""
     return add_weight_gradients((parameter,), lambda out, accumulate: [compute(out[0], accumulate[0])])[0]
 
 
@@ -300,7 +301,8 @@ class TapeGradients:
         self._arrived[id(parameter)] = parameter
 
     def collect(self) -> None:
-        """Add all gradients that the tape left in `_grad` to the parameters' `main_grad`, and clear them."""
+        """Add all gradients that the tape left in `_grad` to the parameters' `main_grad`, and clear them; raises as
+        `add`."""
         self.add(self.take(list(self._arrived)))
 
     def take(self, of: Iterable[int]) -> list[tuple[Tensor, Tensor]]:

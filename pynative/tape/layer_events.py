@@ -35,8 +35,9 @@ counted."""
 
 
 class Observable(nn.Cell):
-    """A cell that tells the events of its runs, unless it is inside another observable cell. With --zero-stage 2 and 3
-    its parameters are gathered and freed together; a user's own layer derives from this class."""
+    """A cell that tells the events of its runs, unless it is inside another observable cell. With --zero-stage 3 its
+    parameters are gathered and freed together, with stages 2 and 3 their gradients are summed over the replicas and
+    freed together; a user's own layer derives from this class."""
 
     events: "LayerEvents | None" = None
     """The LayerEvents of the cell's chunk; None while nobody listens to them."""
@@ -81,8 +82,9 @@ class LayerEvents:
     evaluation too. before_backward: for each run on the tape, when the gradients of the cell's outputs have come.
     after_backward: once a micro-batch, when all runs of the cell have added everything to `main_grad` of its
     parameters: deferred weight gradients are computed, and gradients that the tape left are moved over. For a cell none
-    of whose inputs has a gradient, after_backward comes at the end of the chunk's backward. The chunk itself counts as
-    the outermost cell; those who run it report its events (`forward`, `backward`).
+    of whose inputs has a gradient, after_backward comes at the end of the chunk's backward; for one that did not run it
+    does not come. The chunk itself counts as the outermost cell; those who run it report its events (`forward`,
+    `backward`).
     """
 
     def __init__(self, chunk: nn.Cell) -> None:
@@ -143,7 +145,7 @@ class LayerEvents:
 
     def enter(self, cell: Observable, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Tell that a cell's forward begins. Returns its inputs, positional and named, through an identity that tells
-        when their gradients have come, if somebody listens to "after_backward"."""
+        when their gradients have come, if the tape records and somebody listens to "after_backward"."""
         self._tell("before_forward", cell)
         if _uses.value is not None:
             _uses.value[id(cell)] += 1
@@ -154,7 +156,7 @@ class LayerEvents:
 
     def leave(self, cell: Observable, result: Any) -> Any:
         """Tell that a cell's forward is over. Returns its result, through an identity that tells when its gradient has
-        come, if somebody listens to "before_backward"."""
+        come, if the tape records and somebody listens to "before_backward"."""
         if self._on_result is not None:
             self._on_result(cell, result)
         if autograd.is_recording() and self._observers["before_backward"]:
@@ -177,7 +179,8 @@ class LayerEvents:
     @contextmanager
     def backward(self, uses: Uses) -> Iterator[None]:
         """Context around the chunk's backward of a micro-batch, inside of `deferred_weight_gradients` if that is used;
-        at its end the tape's own gradients of the chunk's parameters are moved to `main_grad`."""
+        at its end the tape's own gradients of the chunk's parameters are moved to `main_grad`. uses: those that
+        `forward` yielded for this micro-batch."""
         self._uses_to_come = uses
         self._tell("before_backward", self.chunk)
         yield

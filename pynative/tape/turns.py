@@ -65,8 +65,8 @@ class Turns:
         return self._threads[self._running]
 
     def pass_on(self) -> None:
-        """Let the other computation run until it gives way or is over; then return to the caller. Raises the other's
-        error."""
+        """Call this computation's `before_giving_way`, and let the other one run until it gives way or is over; then
+        return to the caller. Raises the other's error."""
         own, other = self._running, 1 - self._running
         self._raise_failure(own)
         self._pair[own].before_giving_way()

@@ -60,8 +60,9 @@ class VocabParallelCrossEntropy(nn.Cell):
         self.overwrite_logits, self.parallel_logits = overwrite_logits, parallel_logits
 
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """logits [b, s, v/t] (or [s, b, v/t]) and target ids of the same leading shape -> per-token losses, float32, of
-        that shape. Raises ValueError for label smoothing, or whole logits without parallel_logits=False."""
+        """logits [b, s, v/t] (or [s, b, v/t]; v instead with parallel_logits=False) and target ids of the same leading
+        shape -> per-token losses, float32, of that shape. Raises ValueError for label smoothing, and over several ranks
+        for logits of the whole vocabulary without parallel_logits=False."""
         if label_smoothing:
             raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
         group = parallel_state.get_tensor_model_parallel_group()

@@ -61,8 +61,8 @@ def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, 
     attention_mask, position_ids, in this order; None for what the item lacks (Megatron's function). `data_iterator` may
     be None on the other ranks; on the first rank None raises ValueError.
 
-    A stage of a pipeline gets all of them, whether its model reads them or not. From an item with document_starts the
-    attention_mask is made here, since Megatron's scripts pass that on.
+    A stage of a pipeline gets all of them, whether its model reads them or not. From an item with document_starts and
+    no attention_mask the mask is made here, since Megatron's scripts pass it on.
     """
     draws = parallel_state.get_tensor_model_parallel_rank() == 0
     if draws and data_iterator is None:

@@ -171,8 +171,8 @@ class ColumnParallelLinear(ParallelLinear):
 
     Args besides those of `ParallelLinear`:
         gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t].
-        disable_grad_reduce: leave the input's gradient unsummed over the ranks; the caller sums it. Not with sequence
-            parallelism.
+        disable_grad_reduce: leave the input's gradient unsummed over the ranks; the caller sums it. ValueError with
+            sequence parallelism.
     """
 
     cut_axis = COLUMNS
@@ -199,8 +199,8 @@ class ColumnParallelLinear(ParallelLinear):
 
     def construct(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o/t], or [s, b, o] when gathered; the bias
-        [o/t] if it was not added). weight [o/t, i]: used instead of the layer's own, of which a layer with
-        skip_weight_param_allocation has none."""
+        [o/t] if it was not added, else None). weight [o/t, i]: used instead of the layer's own; a layer with
+        skip_weight_param_allocation has none, and raises ValueError without this one."""
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")
@@ -219,7 +219,8 @@ class RowParallelLinear(ParallelLinear):
     of the sequence, so that its gradient is partial.
 
     Args besides those of `ParallelLinear`:
-        input_is_parallel: the input is already cut, [..., i/t]; otherwise each rank takes its slice.
+        input_is_parallel: the input is already cut, [..., i/t]; False: it is whole, and each rank takes its slice
+            (ValueError with sequence parallelism).
         skip_bias_add: as in `ParallelLinear`, but True unless given.
     """
 
@@ -245,7 +246,7 @@ class RowParallelLinear(ParallelLinear):
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i/t], or whole [s, b, i] without input_is_parallel -> ([s, b, o], with sequence parallelism [s/t, b,
-        o]; the bias [o] if it was not added)."""
+        o]; the bias [o] if it was not added, else None)."""
         group = self.boundary.group
         x = cast_made_again(x, self.compute_dtype)
         if not self.input_is_parallel:
@@ -267,7 +268,7 @@ class DuplicatedLinear(ParallelLinear):
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> (the same leading shape with o; the bias [o] if it was
-        not added)."""
+        not added, else None)."""
         x, added = cast_made_again(x, self.compute_dtype), None if self.skip_bias_add else self.bias
         y = self.product(x, self.weight, added, self.boundary.inside(), self.boundary)
         return y, self.bias if self.skip_bias_add else None
@@ -283,7 +284,7 @@ class VocabParallelEmbedding(nn.Cell):
         reduce_scatter_embeddings: ids are [s, ...]; give each rank its shard of the sum's sequence, [s/t, ..., h].
         config: the ModelConfig.
         table: the block that describes the embedding; by default made of the arguments, with rows of
-            `param_init_dtype`.
+            `param_init_dtype` (None: `config.embedding_init_dtype`).
     """
 
     def __init__(

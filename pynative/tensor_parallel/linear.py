@@ -26,7 +26,7 @@ Drop = Callable[[Tensor], Tensor]
 
 class LinearWithGradAccumulationAndAsyncCommunication(Function):
     """y = x W^T + bias for an x that enters a tensor-parallel region. If the weight is trained, x is kept as it lies
-    outside.
+    outside, unless it can be made again (`made_again`).
 
     The backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
     Gradients of weight and bias are added to the parameters' buffers, in the buffers' type.

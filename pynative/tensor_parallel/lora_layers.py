@@ -60,8 +60,10 @@ class _WithAdapter(ParallelLinear):
 
 
 class ColumnParallelLoRA(_WithAdapter, ColumnParallelLinear):
-    """`ColumnParallelLinear` with an adapter: A is whole on every rank, B cut as the output features are."""
+    """`ColumnParallelLinear` with frozen weight and bias, plus a trained adapter, (lora_alpha / lora_rank)
+    B(A(dropout(x))): A [lora_rank, i] is whole on every rank, B [o, lora_rank] cut as the output features are."""
 
 
 class RowParallelLoRA(_WithAdapter, RowParallelLinear):
-    """`RowParallelLinear` with an adapter: A is cut as the input features are, B whole on every rank."""
+    """`RowParallelLinear` with frozen weight and bias, plus a trained adapter, (lora_alpha / lora_rank)
+    B(A(dropout(x))): A [lora_rank, i] is cut as the input features are, B [o, lora_rank] whole on every rank."""

@@ -82,7 +82,7 @@ def reduce_from_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
 
 
 def scatter_to_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
-    """Own slice of the last dimension forward, all-gather backward."""
+    """Own slice of the last dimension forward, all-gather backward. ValueError if it cannot be cut evenly."""
     return _apply(x, group, _cut_last, _gather_last)
 
 
@@ -92,7 +92,8 @@ def gather_from_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
 
 
 def scatter_to_sequence_parallel_region(x: Tensor, group: Group) -> Tensor:
-    """[s, ...], equal on all ranks -> this rank's shard [s/t, ...]; all-gather backward."""
+    """[s, ...], equal on all ranks -> this rank's shard [s/t, ...]; all-gather backward. ValueError if t does not
+    divide s."""
     return _apply(x, group, _cut_first, _gather_first)
 
 

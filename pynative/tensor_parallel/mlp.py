@@ -26,7 +26,8 @@ class ParallelMLP(nn.Cell):
         keep_collectives(self)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None)."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias [h] still to be added or
+        None)."""
         return self.linear_fc2(run_part(self, "linear_fc1", self._expand, hidden_states))
 
     def _expand(self, hidden_states: Tensor) -> Tensor:

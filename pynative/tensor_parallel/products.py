@@ -1,5 +1,5 @@
-"""The three products of a linear, y = x W^T, dx = dy W and dW = dy^T x: in the type of x, or with operands that are
-rounded to 8 bits. i input size, o output size.
+"""The three products of a linear, y = x W^T, dx = dy W and dW = dy^T x: in the type of x, with weights that are rounded
+to MXFP4, or with operands that are rounded to 8 bits; and those of several linears. i input size, o output size.
 
 Rounded operands are held in float32, and so are their products, as 8-bit matrix units accumulate. An operand is rounded
 each time anew, from what is kept anyway, so that a part that runs again finds the values of its first run.
@@ -77,8 +77,9 @@ class Float8Products(Products):
         return GroupedFloat8Products(members)
 
     def rounded(self, x: Tensor, operand: str, summed: int = 1) -> Tensor:
-        """An operand rounded to 8 bits, as float32, for a product that sums over its last axis (summed 1) or over the
-        others (0). operand: INPUT, WEIGHT or GRADIENT."""
+        """An operand's values rounded to 8 bits under its scale and divided by the scale again, as float32, for a
+        product that sums over its last axis (summed 1) or over all others (0). operand: INPUT, WEIGHT or GRADIENT; with
+        delayed scaling its largest magnitude is noted for later scales."""
         if not x.size:
             return kernels.cast(x, FLOAT32)
         delayed = self.scales.get(operand)
@@ -117,7 +118,8 @@ def added(gradient: Tensor, out: Tensor, accumulate: bool) -> Tensor:
 
 
 def products_of(recipe: Recipe | None, rounds_weight: bool) -> Products:
-    """The products of a linear: of 8 bits with a recipe, with MXFP4 weights with rounds_weight, else plain."""
+    """The products of a linear: of 8 bits with a recipe, else with weights rounded to MXFP4 if rounds_weight, else
+    plain."""
     if recipe is not None:
         return Float8Products(recipe)
     return RoundedWeights() if rounds_weight else PLAIN

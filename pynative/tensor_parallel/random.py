@@ -41,7 +41,7 @@ DISTINGUISHED: dict[str, tuple[Callable[[], int], ...]] = {
         parallel_state.get_context_parallel_rank,
     ),
 }
-"""For each stream, the ranks by which its numbers differ. The first is used outside of any fork: for what is the same
+"""Stream -> the ranks by which its numbers differ. The first stream is used outside of any fork: for what is the same
 on all ranks of a model, replicated activations and decisions that must agree. The second is for activations that are
 cut, the third for those inside experts. All differ between micro-batches and pipeline stages."""
 
@@ -100,7 +100,8 @@ class RNGStateTracer:
     fork = rng_fork
 
     def next_key(self) -> Key:
-        """The next key of the current stream, for `kernels.dropout` or `generator`."""
+        """The next key of the current stream (that of the innermost `rng_fork`; outside of one DATA_PARALLEL_RNG), for
+        `kernels.dropout` or `generator`."""
         name, drawn = self._name.value, self._drawn()
         drawn[name] = drawn.get(name, 0) + 1
         stream = self._streams[name]
@@ -149,8 +150,8 @@ def get_rng_tracer() -> RNGStateTracer:
 def set_rng_seed(seed: int, dp_random_init: bool = False) -> None:
     """Start the streams of a run with this seed, at its first micro-batch; streams that were added are forgotten.
 
-    dp_random_init, which starts replicas of MindSpeed-Core-MS from different numbers, must be False: initial values are
-    the same on all replicas, and everything else differs between them by the micro-batch.
+    dp_random_init, which starts replicas of MindSpeed-Core-MS from different numbers, must be False (else ValueError):
+    initial values are the same on all replicas, and everything else differs between them by the micro-batch.
     """
     if dp_random_init:
         raise ValueError("set_rng_seed: dp_random_init=True is not available: replicas start equal; leave it out")

@@ -2,13 +2,13 @@
 
 "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016). Dropout masks come again because they are functions
 of place, and the named random streams are set back. A part inside another is run as part of the outer one. Gradients of
-parameters are added where they are without it, once: the first run records nothing.
+parameters go into the same memory as without recomputation, and are added once: the first run records nothing.
 
 A cell calls `run_part` where a part of it may run again; it is told when it is built which parts do.
 
 A part's results may be dropped, too (Megatron's CheckpointWithoutOutput): the linear after it asks for them again when
 it needs its input for the weight's gradient, and the part's backward uses the same second run. Of a norm or an
-activation the result is all there is to drop.
+activation nothing but the result is dropped.
 """
 
 from collections import deque
@@ -171,8 +171,9 @@ def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -
     """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward (Megatron's
     function).
 
-    distribute_saved_activations: keep this rank's slice of each argument, which must be the same on all tensor-parallel
-    ranks; the second run gathers them.
+    distribute_saved_activations: keep this rank's slice, along the last axis, of each argument, which must be the same
+    on all tensor-parallel ranks; the second run gathers them. Arguments that cannot be cut evenly, or are no
+    floating-point activations, are kept whole.
     """
     if not _is_needed():
         return function(*args)
@@ -191,8 +192,8 @@ def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
 
 
 def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]:
-    """`checkpoint` of a function whose several results go into operators within `left_out`; they are not kept
-    either."""
+    """`checkpoint` of a function whose several results go into operators within `made_again.left_out`; they are not
+    kept either."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)
@@ -237,8 +238,8 @@ _WAYS: dict[Again, Callable[..., Any]] = {
 
 
 def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, run as `cell.recomputed` says for the part at `path` ("": the whole cell): once, again in the
-    backward, or with what it saves in host memory."""
+    """`function(*args)`, run as `cell.recomputed` says for the part at `path` ("": the whole cell): again in the
+    backward or not, and with what it saves in host memory or not."""
     asked = cell.recomputed
     way = asked.ways.get(path)
     run = function if way is None else partial(_WAYS[way], function)

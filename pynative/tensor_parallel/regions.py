@@ -75,17 +75,20 @@ class _SequenceRegion(_Region):
 
 
 class ScatterToSequenceParallelRegion(_SequenceRegion, mapping=mappings.scatter_to_sequence_parallel_region):
-    """Own shard of the sequence forward, all-gather backward."""
+    """Own shard of the sequence forward, all-gather backward. With need_to_swapaxes tensors are [b, s, ...], else
+    [s, b, ...]."""
 
 
 class ReduceScatterToSequenceParallelRegion(
     _SequenceRegion, mapping=mappings.reduce_scatter_to_sequence_parallel_region
 ):
-    """Own shard of the sum over the ranks forward, all-gather backward."""
+    """Own shard, along the sequence, of the sum over the ranks forward, all-gather backward. With need_to_swapaxes
+    tensors are [b, s, ...], else [s, b, ...]."""
 
 
 class GatherFromSequenceParallelRegion(_SequenceRegion):
-    """The whole sequence forward; backward reduce-scatter, or own shard without tensor_parallel_output_grad."""
+    """The whole sequence forward; backward reduce-scatter, or own shard without tensor_parallel_output_grad. With
+    need_to_swapaxes tensors are [b, s, ...], else [s, b, ...]."""
 
     def __init__(self, need_to_swapaxes: bool, tensor_parallel_output_grad: bool = True) -> None:
         super().__init__(need_to_swapaxes)

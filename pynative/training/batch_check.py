@@ -38,7 +38,8 @@ def wrong_names(
     """Sentences about wrong names in a batch: names that a chunk of the stage needs and the batch lacks, and names that
     the batch has and a chunk does not take. Names in `unread(chunk)` are passed over.
 
-    Whatever the defaults, the pipeline's first chunk needs tokens, and its last one labels, for the loss.
+    Whatever the defaults, the pipeline's first chunk needs tokens, and its last one labels, for the loss; None there
+    counts as missing.
     """
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
@@ -74,7 +75,8 @@ class CheckedCalls:
 
     @contextmanager
     def of(self, chunk: nn.Cell, rules: BatchRules) -> Iterator[None]:
-        """Check, within the block, that calls of the chunk keep the rules; a call that does not raises ValueError."""
+        """Check, within the block, that calls of the chunk keep the rules, and have tokens on the first stage and, for
+        a mean loss with `weighs_tokens`, a loss mask; a call that does not raises ValueError."""
         if not any(chunk is known for known in self._chunks):
             chunk.register_forward_pre_hook(self._check, with_kwargs=True)
             self._chunks.append(chunk)

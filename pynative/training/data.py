@@ -1,4 +1,4 @@
-"""From datasets or loaders, MindSpore's or any other, to the iterator that a step draws from."""
+"""Data of a run: datasets or loaders, MindSpore's or any other, made into the iterator that a step draws from."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -17,8 +17,8 @@ from pynative.tensor_parallel.data import broadcast_item
 
 
 def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
-    """The numbers of samples that a run draws from its training, validation and test data. config: by default the one
-    that `set_parallel_context` was given."""
+    """The numbers of samples of training, validation and test data that a script's provider is asked for, those of the
+    whole run; it draws none of the test data. config: by default the one that `set_parallel_context` was given."""
     config = config or parallel_state.get_config()
     training, data = config.training_config, config.dataset_config
     batch, evaluated = data.global_batch_size, data.eval_global_batch_size or data.global_batch_size
@@ -42,8 +42,8 @@ def build_pretraining_data_loader(
 
     An item is a dict of arrays whose rows are a step's micro-batches, one after the other. config: by default the one
     that `set_parallel_context` was given. draws: 1, or for Megatron's forward_step_func, which draws micro-batches,
-    their number. Training steps grow as --rampup-batch-size says; those of an evaluation (is_training False) have a
-    size of their own.
+    their number. With 1, training steps grow as --rampup-batch-size says, and those of an evaluation (is_training
+    False) have a size of their own.
     """
     config = config or parallel_state.get_config()
     data, unit = config.dataset_config, micro_batch_of_all(config)
@@ -93,7 +93,9 @@ def _rounds(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def endless(loader: Iterable[Any], skip: int = 0) -> Iterator[Any]:
-    """An iterator over a loader's items that starts anew at their end, after dropping the first `skip` items."""
+    """An iterator over a loader's items (a MindSpore dataset's as dicts of tensors) that starts anew at their end; the
+    first `skip` items are dropped. At the loader's end it raises ValueError if there was no item, or if the loader
+    cannot be iterated again."""
     rounds = _rounds(loader)
     for _ in range(skip):
         next(rounds)
@@ -116,8 +118,8 @@ def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator[Any]:
 
 @dataclass
 class RunData:
-    """A run's iterators over training and validation data on this rank; None where another rank draws for this one, or
-    there is nothing to draw."""
+    """A run's iterators over training and validation data on this rank; None where this rank neither draws items nor is
+    sent any: there are none, or a script's function broadcasts them."""
 
     train: Iterator[Any] | None
     valid: Iterator[Any] | None
@@ -132,7 +134,7 @@ class DataSources:
     """A script's data: a provider of datasets, or loaders of its own, which take precedence.
 
     As in Megatron's scripts the first rank of each tensor-parallel group alone may have data, and a middle stage of a
-    pipeline none. A script's own function that draws must broadcast the data then; otherwise it is done here.
+    pipeline none. A script's own function that draws must broadcast the data then; without one, it is done here.
     """
 
     provider: Callable[..., Any] | None
@@ -168,8 +170,10 @@ class DataSources:
         log(f"{flag} {epochs:g}: {sum} = --train-iters {iterations}")
 
     def open(self, config: AllConfig, forward_step: ForwardStep, iteration: int, consumed_samples: int) -> RunData:
-        """The run's iterators, which continue after `iteration` steps that took `consumed_samples`; with --new-dataset
-        they begin anew. All ranks call this. Raises ValueError if there are no training data."""
+        """The run's iterators: that of training continues after `iteration` steps that took `consumed_samples`, with
+        --new-dataset it begins anew, as that of validation always does. All ranks call this. Raises ValueError if there
+        are no training data (but for --skip-train, and on a pipeline's middle stage), or for a train_data_loader beside
+        --rampup-batch-size or --max_train_samples, which choose samples of a dataset."""
         if config.training_config.checkpoint.new_dataset:
             iteration = consumed_samples = 0
         train, valid, epoch = self._loaders(config, forward_step.draws, consumed_samples)

@@ -1,7 +1,7 @@
 """Delayed scales of 8-bit operands: each follows from the largest magnitudes of earlier steps, over all ranks.
 
-An operand has one scale on all ranks and in all micro-batches of a step, and so whatever the layout, the schedule, and
-what is recomputed. Transformer Engine's follow each micro-batch.
+An operand has one scale on all ranks and in all micro-batches of a step, so that it does not depend on the layout, the
+schedule, or recomputation. Transformer Engine's follow each micro-batch.
 """
 
 import json
@@ -20,7 +20,8 @@ from pynative.step_part import StepPart
 
 
 class DelayedScales(StepPart):
-    """The delayed scales of the operands of all stages; those of this rank's chunks are in use."""
+    """The delayed scales of the operands of all stages; those of this rank's chunks are in use. Without a delayed
+    recipe in the configuration there are none."""
 
     def __init__(self, model: Iterable[nn.Cell], config: Float8Config) -> None:
         recipe = config.recipe
@@ -36,7 +37,8 @@ class DelayedScales(StepPart):
         yield
 
     def after_step(self) -> None:
-        """Advance all scales by the largest magnitude that any rank saw in the step. All ranks call this."""
+        """Advance each scale by the largest magnitude of its operand that any rank saw in the step. All ranks call
+        this."""
         if self._recipe is None:
             return
         seen = json.dumps({name: scale.seen for name, scale in self._own.items()})
@@ -51,8 +53,8 @@ class DelayedScales(StepPart):
         return self._all.setdefault(name, recipe.delayed_scale(name.rpartition(".")[2]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Name of an operand, "<weight>.<operand>" -> a list: its scale, then its largest magnitude in each of the last
-        steps."""
+        """Name of an operand, "<weight>.<operand>" -> a list: its scale, then its largest magnitudes of the last steps
+        in which it had one above 0, the oldest first."""
         return {name: [scale.scale, *scale.history] for name, scale in self._all.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

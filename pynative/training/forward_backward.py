@@ -55,7 +55,8 @@ class ForwardBackward:
 
     def __call__(self, data: dict[str, Any], train: bool = True) -> tuple[GlobalLoss, float]:
         """(The global batch's loss, the factor that the reduced gradients in `main_grad` must be multiplied by). data:
-        the model's keyword arguments for all of this rank's micro-batches. train False: forwards alone."""
+        the model's keyword arguments for all of this rank's micro-batches; ValueError for others. train False: forwards
+        alone, without gradients."""
         set_training(self.model, train)
         set_step_position(StepPosition(next(self._calls)))
         self.buffers.empty_gradients()
@@ -77,7 +78,8 @@ def get_forward_backward_func(
     `network_with_loss`, as `get_model` returns them.
 
     data are the model's keyword arguments for all of this rank's micro-batches. Loss and gradients are the global
-    batch's, averaged as a training step does, the same on every replica.
+    batch's, averaged as a training step does, the same on every replica. Raises ValueError with ZeRO stage 2 or 3, and
+    if the two configurations are not sections of one.
     """
     step = ForwardBackward.of(network_with_loss, config_of(training_config, model_config))
 
@@ -108,9 +110,10 @@ def _pipelining(interleaving: bool) -> Callable[..., Result]:
     ) -> Result:
         """(Loss, None for the logits, gradients of the model's trainable parameters times scale_sense).
 
-        Loss and gradients are those of `get_forward_backward_func`; with forward_only there are no gradients. The data
-        are the model's arguments for all of this rank's micro-batches. The schedule and the sizes are the
-        configuration's: ValueError for others.
+        Loss and gradients are those of `get_forward_backward_func`; with forward_only the gradients are None. The data
+        are the model's arguments for all of this rank's micro-batches. config: an AllConfig; else the one that
+        `set_parallel_context` was given. The schedule and the sizes are the configuration's: ValueError for others, and
+        for an argument that has to be None.
         """
         whole = config if isinstance(config, AllConfig) else parallel_state.get_config()
         sizes = (num_microbatches, seq_length, micro_batch_size)

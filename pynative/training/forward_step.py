@@ -48,7 +48,8 @@ class BatchedForwardStep:
     def begin(
         self, data_iterator: Iterator[Any] | None, model: Sequence[nn.Cell], micro_batches: int, rules: BatchRules
     ) -> None:
-        """Draw a step's batch, for all chunks of the stage. Raises ValueError if it does not keep the rules."""
+        """Draw a step's batch, for all chunks (`model`) of the stage. Raises ValueError if it is not a dict of the
+        model's arguments that keeps the rules."""
         unread = frozenset.intersection(*map(unread_entries, model))
         batch = self._next(data_iterator) if self.get_batch_func is None else self.get_batch_func(data_iterator)
         if not isinstance(batch, dict):
@@ -72,7 +73,8 @@ class BatchedForwardStep:
         return np.split(entry.sequences, self.batch.micro_batches) if isinstance(entry, BatchEntry) else []
 
     def described(self, micro_batch: int, row: int) -> str:
-        """A row's sample and documents, as the loader's item describes them; "" unless the item is our own loader's."""
+        """The sample and documents of a micro-batch's row, as the loader's item describes them; "" unless the item is
+        our own loader's and has that row."""
         number = micro_batch * self._rows + row
         item = self._item
         return item.described(number) if isinstance(item, StepItem) and number < len(item.samples) else ""
@@ -95,11 +97,11 @@ class MegatronForwardStep:
     """The forward by `forward_step_func(data_iterator, model)`, which returns the model's output and a function from it
     to the loss.
 
-    It draws dicts of tensors, whatever arrays a loader has; on a rank without data the iterator is None. Its loss
-    function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is reported
-    is a number, or a pair (sum, count). With context parallelism sums and counts of the second form are of this rank's
-    shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the first is the
-    whole sequences', as our GPTModel's is.
+    It draws dicts of tensors, also if the loader has dicts of numpy arrays; on a rank without data the iterator is
+    None. Its loss function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); the
+    first reported value is logged, a number or a pair (sum, count). With context parallelism sums and counts of the
+    second form are of this rank's shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up
+    here; the loss of the first is the whole sequences', as our GPTModel's is.
     """
 
     is_of_a_script = True
@@ -140,19 +142,21 @@ class MegatronForwardStep:
         return draw()
 
     def again(self) -> None:
-        """Let every chunk draw once more what it drew in the last step."""
-        if self._drawn:
-            self.data_iterators = [map(self._as_tensors, list(drawn)) for drawn in self._drawn]
+        """Let every chunk that has an iterator draw once more what it drew in the last step."""
+        drawn = iter(self._drawn)
+        self.data_iterators = [
+            None if items is None else map(self._as_tensors, list(next(drawn))) for items in self.data_iterators
+        ]
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """The tokens of each drawn item that is a dict with tokens."""
+        """The tokens of each item that the first chunk with an iterator drew and that is a dict with tokens."""
         drawn = self._drawn[0] if self._drawn else []
         tokens = [item[TOKENS] for item in drawn if isinstance(item, dict) and TOKENS in item]
         return [np.asarray(x.asnumpy() if isinstance(x, Tensor) else x) for x in tokens]
 
     def described(self, micro_batch: int, row: int) -> str:
-        """A row's sample and documents, as the micro-batch's item describes them; "" unless the item is our own
-        loader's."""
+        """The sample and documents of a micro-batch's row, as its item describes them; "" unless the item is our own
+        loader's and has that row."""
         drawn = self._drawn[0] if self._drawn else []
         item = drawn[micro_batch] if micro_batch < len(drawn) else None
         return item.described(row) if isinstance(item, StepItem) and row < len(item.samples) else ""

@@ -15,7 +15,7 @@ class ClipGlobalNorm(nn.Cell):
 
     Args:
         params: parameters of a model of `get_model`, in the order of the gradients that will be given.
-        clip_value: the largest norm that is left after clipping.
+        clip_value: the largest norm that is left after clipping; 0: nothing is clipped.
         norm_type: "l2"; any other raises ValueError.
         reduce_comm_group, share_embeddings_and_output_weights: ignored; a parameter knows which ranks it is cut over,
             and which one counts it.
@@ -38,8 +38,8 @@ class ClipGlobalNorm(nn.Cell):
         self._replicas = [spec.replicas if is_counted(spec, coordinates) else None for spec in specs]
 
     def construct(self, grads: list[Tensor]) -> float:
-        """Replace the list's gradients by clipped ones, and return their norm before clipping. All ranks of the model
-        call this."""
+        """Replace the list's gradients by clipped ones, and return the norm of the whole model's before clipping. All
+        ranks of the model call this. Raises ValueError unless there is one gradient for each parameter."""
         pairs = zip(self._replicas, grads, strict=True)
         norm = self._sum((kind, kernels.squared_norm(gradient)) for kind, gradient in pairs if kind is not None) ** 0.5
         coefficient = clip_coefficient(norm, self.clip_value)
@@ -55,7 +55,7 @@ class GradClipByValue(nn.Cell):
         self.clip_value = clip_value
 
     def construct(self, grads: list[Tensor]) -> None:
-        """Replace the list's gradients by clipped ones."""
+        """Replace the list's gradients by clipped copies."""
         grads[:] = [gradient.copy() for gradient in grads]
         for gradient in grads:
             kernels.clamp_(gradient, self.clip_value)

@@ -11,5 +11,5 @@ __all__ = ["LossWithMask", "VocabParallelCrossEntropy", "get_loss_func"]
 
 def get_loss_func(training_config: TrainingConfig, return_instance: bool = True) -> nn.Cell | type[nn.Cell]:
     """The cell of per-token losses, or with return_instance False its class: VocabParallelCrossEntropy, whatever the
-    configuration. `LossWithMask` takes the mean of it."""
+    configuration. `LossWithMask` takes their mean."""
     return VocabParallelCrossEntropy() if return_instance else VocabParallelCrossEntropy

@@ -31,7 +31,8 @@ def _check(**settings: Any) -> None:
 
 
 class AdaptiveLossScaleUpdateCell(AdaptiveLossScaler):
-    """`AdaptiveLossScaler` with MindFormers' arguments. Raises ConfigError for wrong ones."""
+    """`AdaptiveLossScaler` with MindFormers' arguments. Raises ConfigError for values that the loss scaler's flags do
+    not take."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class AdaptiveLossScaleUpdateCell(AdaptiveLossScaler):
 
 class DynamicLossScaleUpdateCell(DynamicLossScaler):
     """`DynamicLossScaler` with MindFormers' arguments: every overflow divides the scale, down to 1. Raises ConfigError
-    for wrong ones."""
+    for values that the loss scaler's flags do not take."""
 
     def __init__(self, loss_scale_value: float, scale_factor: float, scale_window: int) -> None:
         _check(loss_scale_value=loss_scale_value, loss_scale_factor=scale_factor, loss_scale_window=scale_window)
@@ -62,7 +63,8 @@ class DynamicLossScaleUpdateCell(DynamicLossScaler):
 
 
 class FixedLossScaleUpdateCell(ConstantLossScaler):
-    """`ConstantLossScaler` with MindFormers' argument. Raises ConfigError for a wrong one."""
+    """`ConstantLossScaler` with MindFormers' argument. Raises ConfigError for a value that the loss scaler's flags do
+    not take."""
 
     def __init__(self, loss_scale_value: float) -> None:
         _check(loss_scale_value=loss_scale_value, min_loss_scale=2.0**-126)

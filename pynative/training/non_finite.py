@@ -1,5 +1,5 @@
-"""Search for the operator that makes a value that is not finite, while a step runs again: every operator's inputs and
-results are tested, and its gradients by identities on the tape."""
+"""Search for the operator that makes a value that is not finite, while a step runs again: an operator's results are
+tested, where these are not finite its inputs, and its gradients by identities on the tape."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,8 @@ def non_finite_weights(model: nn.Cell) -> tuple[str, ...]:
 
 
 class NonFiniteWatch:
-    """The first operator that made a non-finite value of finite inputs (`origin`), or without one the first that was
-    given such a value (`carried`)."""
+    """The places of the first non-finite values: `origin`, the operator that made the first one of finite inputs (None
+    if the first one found was given to an operator), and `carried`, the first operator that was given one."""
 
     def __init__(self) -> None:
         self.origin: Place | None = None
@@ -37,7 +37,7 @@ class NonFiniteWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch all kernels that run within the block."""
+        """Watch the kernels that run within the block, but for those that work in place or test gradients."""
         with kernels.watched(self._watch):
             yield
 

@@ -15,7 +15,8 @@ class ParallelTrainingReducer:
 
     Args:
         params: parameters of a model of `get_model`, in the order of the gradients that will be given.
-        training_config: with calculate_per_token_loss replicas are summed, else averaged.
+        training_config: with calculate_per_token_loss gradients are summed over replicas, else that sum is divided by
+            the data-parallel size.
     """
 
     def __init__(self, params: Iterable[Parameter], training_config: TrainingConfig) -> None:
@@ -25,24 +26,29 @@ class ParallelTrainingReducer:
         self._scale = averaging.gradient_scale(1.0)
 
     def inplace_reduce_dp_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace the list's gradients by the data-parallel replicas' mean, or sum. params: ignored."""
+        """Replace each gradient in the list by the sum over its parameter's replicas (data- and context-parallel
+        ranks), divided by the data-parallel size unless calculate_per_token_loss is set. Raises ValueError unless there
+        is one gradient for each parameter. params: ignored."""
         groups = [parallel_state.get_group(spec.replicas) for spec in self._specs]
         grads[:] = [group.all_reduce(grad) * self._scale for group, grad in zip(groups, grads, strict=True)]
 
     def inplace_reduce_sp_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace partial gradients, of which each rank of a group has an addend, by their sum. params: ignored."""
+        """Replace partial gradients in the list, of which each rank of a group has an addend, by their sum; the others
+        stay. params: ignored."""
         for i, spec in enumerate(self._specs):
             if spec.partial_over is not None:
                 grads[i] = parallel_state.get_group(spec.partial_over).all_reduce(grads[i])
 
     def inplace_reduce_shared_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace the gradients of a tied embedding by their sum over the first and last stage. params: ignored."""
+        """Replace a tied embedding's gradient in the list by its sum over the first and last stage; the others stay.
+        params: ignored."""
         for i, spec in enumerate(self._specs):
             if spec.shared_over is not None:
                 grads[i] = parallel_state.get_group(spec.shared_over).all_reduce(grads[i])
 
     def inplace_reduce_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Reduce over replicas, then partial gradients, then a tied embedding's. params: ignored."""
+        """Reduce the list's gradients over replicas, then partial ones, then a tied embedding's: the three methods
+        above. Raises ValueError unless there is one gradient for each parameter. params: ignored."""
         self.inplace_reduce_dp_grad(grads)
         self.inplace_reduce_sp_grad(grads)
         self.inplace_reduce_shared_grad(grads)

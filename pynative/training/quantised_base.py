@@ -1,4 +1,5 @@
-"""Rounding of the base weights beside adapters to 4 bits, once ("QLoRA", Dettmers et al., 2023)."""
+"""Rounding of the weights of all layers' parallel linears and experts, with an adapter or not, to values of 4 bits,
+once before adapters are trained ("QLoRA", Dettmers et al., 2023); they keep their type."""
 
 import mindspore as ms
 from mindspore import nn
@@ -16,7 +17,8 @@ output layer stay, as in MindSpeed-LLM."""
 
 
 def round_base(model: nn.Cell) -> None:
-    """Round the weights of the model's linears to NF4, each rank its own part by itself; adapters stay as they are."""
+    """Round the weights of the column- and row-parallel linears and of the experts' to values of NF4, in place and in
+    their own type, each rank its own part by itself; adapters stay as they are."""
     cells = (cell for _, cell in model.cells_and_names() if isinstance(cell, _ROUNDED))
     weights = [cell.weight for cell in cells if cell.weight is not None]
     for weight in weights:

@@ -21,13 +21,14 @@ from pynative.training.non_finite import NonFiniteWatch, non_finite_weights
 
 @dataclass(frozen=True)
 class Attempt:
-    """The result of a step's forwards and backwards: loss and norm are the same on every rank, the rest is this
-    rank's."""
+    """The result of a step's forwards and backwards: `own_losses` and `own_fault` are this rank's, the rest is the same
+    on every rank."""
 
     loss: GlobalLoss
     gradient_scale: float
     norm: float
     own_losses: tuple[float, ...] = ()
+    """The reported sums of losses of this rank's micro-batches; empty on a stage without the loss."""
     own_fault: str = ""
     """The sentence about gradients of this rank that are not finite; "": all are finite."""
 
@@ -50,13 +51,16 @@ class Judged:
 
     attempt: Attempt
     spike: str = ""
-    """Why the result of that attempt is a spike; "": it is none."""
+    """The reason why the result of that attempt is a spike; "": it is none."""
     explanation: str = ""
     """The explanation of a result that is not finite and repeats; "": there is none."""
 
 
 class Rerun:
-    """The judge of each step's result, which has a step computed again where its result cannot be right."""
+    """The judge of each step's result, which has a step computed again where its result cannot be right.
+
+    checks_finite: whether a result that is not finite is one of those.
+    """
 
     def __init__(self, config: FaultConfig, checks_finite: bool) -> None:
         self.config, self.checks_finite = config, checks_finite
@@ -76,7 +80,7 @@ class Rerun:
         """The attempt that counts, judged. Unless --rerun-mode is disabled, a step whose result is not finite (if that
         is checked) or a spike is computed once more by `again()`; the second attempt counts if its loss or norm differs
         from the first's. With report_stats every step is computed twice, and the first attempt counts. All ranks call
-        this, and decide the same."""
+        this, and decide the same. cell: the step cell."""
         spike = self._spikes.judge(first.figures) if self._spikes else ""
         is_wrong = self.checks_finite and not first.figures.is_finite
         if self.config.rerun_mode == "report_stats":
@@ -114,8 +118,8 @@ class Rerun:
         return Judged(first, spike, "" if spike else "\n".join(lines))
 
     def skips(self, judged: Judged) -> bool:
-        """Whether the step's update is not made, because its result is a spike and --loss-spike-action says more than
-        to report it."""
+        """Whether the step's update is not made, because its result is a spike and --loss-spike-action is not
+        "report"."""
         return bool(judged.spike) and self.config.loss_spike_action != REPORT
 
 

@@ -35,13 +35,14 @@ class StepResult:
     """The result of a training step; the same on every rank."""
 
     loss: float
-    """The global batch's mean loss over the tokens that count, before the update."""
+    """The global batch's loss before the update: the mean over the tokens that count, or over the micro-batches if a
+    script's loss function reports their means."""
     tokens: float
     """The number of tokens of the global batch that count."""
     gradient_norm: float
     """The L2 norm of the global batch's gradient, before clipping."""
     learning_rate: float
-    """The learning rate of this update."""
+    """The learning rate of this update, also of a skipped one."""
     weight_decay: float
     """The weight decay of this update."""
     is_finite: bool
@@ -59,7 +60,7 @@ class StepResult:
     figures: Mapping[str, Array] = field(default_factory=dict)
     """The job's figures that cells reported, named as in `parallel_core.step_figures`."""
     spike: str = ""
-    """Why loss or norm is a spike; "": neither is."""
+    """The reason why loss or norm is a spike; "": neither is."""
     explanation: str = ""
     """The place where a result that is not finite came up, if computing the step again gave the same (`--rerun-mode`);
     else ""."""
@@ -81,6 +82,8 @@ class TrainOneStepCell:
         network_with_loss: this stage's chunks, as `get_model` returns them.
         forward_step: how a chunk runs on a step's data; None: the data are the model's keyword arguments.
         loss_scaler: None: the optimizer's, which is the configuration's.
+
+    Raises ValueError if training_config and model_config are not sections of one configuration.
     """
 
     def __init__(
@@ -133,9 +136,10 @@ class TrainOneStepCell:
         micro_batches: int | None = None,
     ) -> StepResult:
         """Make one step. `before_update(gradient_scale)` is called with the reduced gradients in the buffers, still to
-        be multiplied by gradient_scale.
+        be multiplied by gradient_scale, also if the update is skipped afterwards.
 
-        micro_batches: of this rank; None: the configuration's number, if the batch does not grow. All ranks call this.
+        micro_batches: their number on this rank; None: the configuration's. All ranks call this. Raises ValueError for
+        a batch that does not fit the model, NonFiniteGradients where gradients are checked and not computed again.
         """
         data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
@@ -196,7 +200,9 @@ class TrainOneStepCell:
         return ""
 
     def evaluate(self, data_iterator: Iterator[Any] | None, batches: int) -> float:
-        """The mean loss over `batches` global batches, without dropout and gradients."""
+        """The mean loss over all tokens (or what a script's loss function counts) of `batches` global batches of
+        evaluation's size, without dropout and gradients, the same on all ranks; all of them call this. 0.0 for no
+        batches."""
         set_training(self.model, False)
         with around(self.parts, train=False):
             number = self.config.evaluated_micro_batches

@@ -45,7 +45,8 @@ _LENGTHS = {path_of(name) for name in ("training_iters", "train_samples", "epoch
 
 class TrainingArguments:
     """Settings that override a configuration's: options of training, optimizer and data by their names, or by a
-    Trainer's (`OTHER_NAMES`). Raises ValueError for an unknown name or a value of another type."""
+    Trainer's (`OTHER_NAMES`). A setting of None overrides nothing, and those of `WITHOUT_EFFECT` do nothing. Raises
+    ValueError for an unknown name or a value of another type."""
 
     def __init__(self, **settings: Any) -> None:
         vars(self).update(settings)
@@ -64,7 +65,8 @@ class TrainingArguments:
 
 
 def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConfig:
-    """A new configuration with the values `changes`, by path, and everything that follows from them.
+    """A new configuration with the values `changes`, by path, and everything that follows from them. A number of
+    iterations, samples or epochs among them replaces whichever of these the configuration has.
 
     samples: the number of samples of an epoch. Raises `ConfigError` for values that do not fit each other, ValueError
     if `config` was changed since it was built.
@@ -98,8 +100,8 @@ class Trainer:
             arguments), or such names alone.
         model_provider_func: as `pretrain` takes it; by default it makes GPTModel.
 
-    Raises ValueError if all_config or train_dataset is missing, and for any argument that is not listed here: the
-    message says what to give instead.
+    Raises ValueError if all_config or train_dataset is missing, for another task, args of another class, a callback's
+    name that is none, and for any argument that is not listed here: the message says what to give instead.
     """
 
     instead: ClassVar[Mapping[str, str]] = {
@@ -138,7 +140,8 @@ class Trainer:
 
     def train(self, train_checkpoint: str | None = None, resume_training: bool | None = None) -> TrainingState:
         """Train, and return the state at the end. train_checkpoint, resume_training: if given, they replace the
-        options `load_checkpoint` (the checkpoint that is loaded first) and `resume_training`."""
+        options `load_checkpoint` (the checkpoint that is loaded first) and `resume_training`. Raises the errors of
+        `revised` and `pretrain`."""
         for name in self.args.ignored:
             log(f"ignored: {name}: the dynamic graph is not compiled")
         how = TrainingArguments(load_checkpoint=train_checkpoint, resume_training=resume_training)

@@ -64,7 +64,8 @@ __all__ = [
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
     """This stage's chunks of the model (one without virtual stages), with their initial values. Raises ValueError for a
-    cell without `set_input_tensor`, and if adapters are asked for and the model has none."""
+    cell without `set_input_tensor`, and if adapters are asked for and the model has none. config: of a TrainingConfig
+    only the seed is used, and all parameters are trained."""
     seed = (config.training_config if isinstance(config, AllConfig) else config).seed
     lora = config.lora_config if isinstance(config, AllConfig) else LoraConfig()
     if isinstance(config, AllConfig) and parallel_state.get_global_rank() == 0:
@@ -212,8 +213,7 @@ def pretrain(
     get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
-    """Train a model from a configuration and data, and return the state at the end: model, and figures of the last
-    step.
+    """Train a model from a configuration and data; return the state at the end: model, figures of the last step.
 
     Args:
         train_valid_test_datasets_provider: (numbers of samples of the three splits) -> three datasets whose items are
@@ -225,13 +225,14 @@ def pretrain(
         process_non_loss_data_func, extra_args_provider, args_defaults: of Megatron's signature, to be left empty: flags
             are read before this is called, by `initialize_megatron`, which takes the latter two.
         all_config: the configuration.
-        train_data_loader: a MindSpore dataset or any iterable; an item is what get_batch_func draws for one step.
+        train_data_loader: a MindSpore dataset or any iterable; get_batch_func draws an item a step, forward_step_func
+            one a micro-batch.
         valid_data_loader: the same for evaluations, in place of the provider's second dataset.
         get_batch_func: (data_iterator) -> the cell's keyword arguments for all micro-batches of this rank, cut along
             dimension 0. Default: the loader's dict as it is.
         callbacks: callbacks besides those that the configuration asks for.
 
-    Raises ConfigError, before a device starts, for what was asked for and is not available.
+    Raises ConfigError, before a device starts, for what is not available; ValueError for an unfit model or data.
     """
     _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
     _prepare(all_config)
@@ -296,8 +297,9 @@ def train(
     """Run the loop of `pretrain` (log, evaluation, checkpoints, callbacks) around a step cell that a script has built;
     the state at the end.
 
-    training_config is the step cell's. metrics and evaluation_func must be None, a callback does their work; so must
-    resume_dict: `pretrain` resumes. Raises ValueError otherwise.
+    training_config is the step cell's. get_batch_func: as in `pretrain`; None: the step cell draws as it was built.
+    metrics and evaluation_func must be None, a callback does their work; so must resume_dict: `pretrain` resumes.
+    Raises ValueError for other values, ConfigError if checkpoints are to be saved in a way that is not available.
     """
     others = {"metrics": metrics, "evaluation_func": evaluation_func, "resume_dict": resume_dict}
     given = [name for name, value in others.items() if value is not None]

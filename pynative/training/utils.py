@@ -32,7 +32,8 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
 
     After this an uncaught error of one rank ends all of them, its traceback first; in an interactive session the
     process stays. msrun's scheduler process, which has nothing to do on a CPU, exits here. Raises ValueError if the
-    launcher started another number of processes than the configuration's.
+    launcher started another number of processes than the configuration's, or this host does not have the device
+    (`device.check_available`).
     """
     config = parallel_config
     target, choice_notice = device.choose(config.device_target)
@@ -92,6 +93,7 @@ def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerCon
 
 
 def set_training(model: nn.Cell, train: bool) -> None:
-    """Set the model's mode by MindSpore's `set_train`, which visits every cell, only if it changes."""
+    """Set the model to training, or with train False to evaluation, by MindSpore's `set_train`, which visits every
+    cell; do nothing if it is in that mode already."""
     if model.training is not train:
         model.set_train(train)

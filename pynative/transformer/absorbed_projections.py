@@ -19,7 +19,7 @@ class AbsorbedProjections:
     latents.
 
     Args:
-        weight: its rows, for each head p for the key and e for the value.
+        weight: its rows of this rank's heads, for each head p for the key and e for the value.
         heads, value_size: n, e.
         widths: (c, r).
     """
@@ -31,7 +31,8 @@ class AbsorbedProjections:
         self.of_keys, self.of_values = parts[::2], parts[1::2]
 
     def query(self, query: Tensor) -> Tensor:
-        """[1, b, n, p + r] -> [1, b, n, c + r], whose product with a cached latent and rotary key is the score."""
+        """[1, b, n, p + r] -> [1, b, n, c + r], whose product with a cached latent and rotary key is the score
+        before it is scaled."""
         latent, rotary = self.widths
         plain, turned = kernels.split_features(query, (self.plain_size, rotary))
         batch = query.shape[1]

@@ -37,7 +37,7 @@ ATTENTION_DROPOUT = 0
 
 class CoreAttention(nn.Cell):
     """softmax(scale q k^T) v, for this rank's heads and its shard of the sequence; with the layer's window, cap, bias
-    and sinks."""
+    and sinks. layer_number: global, from 1; block None: as the configuration says for that layer."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ class CoreAttention(nn.Cell):
         A given mask replaces the causal order, which it must contain, as Megatron's masks do. document_starts, int32
         [b, s], the first position of each query's document, hides earlier keys in any case. With context parallelism s
         is the length of this rank's shard in q, k and v; attention_mask and document_starts have the rows of the
-        queries that attend on this rank (`ContextShard.queries`): with a ring the shard's, with Ulysses alone all.
+        queries that attend on this rank (`ContextShard.queries`): with a ring the shard's, with Ulysses alone all. Both
+        are ignored for a new token in generation, which sees the cached ones.
         """
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
@@ -110,7 +111,8 @@ class ParallelAttention(nn.Cell):
     """linear_qkv -> optional head norms -> optional rotation -> core attention -> optional gates -> linear_proj.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
-    its value head. Ranks that share a group (g < t) have one each, of n/t query heads.
+    its value head. Ranks that share a group (g < t) have one each, of n/t query heads. layer_number: global, from 1;
+    block None: as the configuration says for that layer.
     """
 
     def __init__(
@@ -145,9 +147,9 @@ class ParallelAttention(nn.Cell):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). attention_mask: bool [b, 1, s, s], True:
-        left out; document_starts: int32 [b, s], the first position of each query's document. shared: further arguments,
-        which go to `heads_of`."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias [h] still to be added or
+        None). attention_mask: bool [b, 1, s, s], True: left out; document_starts: int32 [b, s], the first position of
+        each query's document. shared: further arguments, which go to `heads_of`."""
         query, gate, key, value = self.heads_of(hidden_states, *shared)
         if self.norms_after_rotary:
             query, key = self._normed(*self._turned(query, key))
@@ -162,8 +164,8 @@ class ParallelAttention(nn.Cell):
         return run_part(self, "linear_proj", self.linear_proj, out)
 
     def heads_of(self, hidden_states: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """(Queries [s, b, n/t, d], gates [..., n/t x d] or None, keys, values [s, b, g/t, d]) of hidden states. shared:
-        for a subclass whose layers share something; ignored here."""
+        """(Queries [s, b, n/t, d], gates [s, b, n/t x d] or None, keys, values [s, b, g/t, d]) of hidden states.
+        shared: for a subclass whose layers share something; ignored here."""
         rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
         return self._split(take_shared_group(rows, self.group, self.rows))
 

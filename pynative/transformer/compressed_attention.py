@@ -78,8 +78,9 @@ class EntryAttention(nn.Cell):
         self, query: Tensor, key: Tensor, entries: Tensor | None, hidden: Tensor | None, statistics: list[Tensor]
     ) -> Tensor:
         """query [s, b, n/t, d], key [S, b, 1, d] of the whole sequence, entries [C, b, 1, d] or None, hidden bool [b or
-        1, 1, s, C], True where a query does not see an entry, -> [s, b, n/t x d]. `statistics` is filled with the
-        softmax's statistics of each row (`Partial`)."""
+        1, 1, s, C] (None without entries), True where a query does not see an entry, -> [s, b, n/t x d]. `statistics`
+        is filled with the softmax's statistics of each row (`Partial`). For a new token in generation key is the cached
+        window, and statistics stays empty."""
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
             return self._of_cache(query, key, entries, hidden, cache)

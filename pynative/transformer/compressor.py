@@ -29,16 +29,17 @@ Place = tuple[int, str]
 
 
 def gathered(x: Tensor, boundary: Boundary) -> Tensor:
-    """The sequence's whole [s, ...] from the shards of tensor-parallel ranks; x itself where they cut none. The
-    backward takes this rank's shard of the gradient, which is the same on all of them."""
+    """The whole [s, ...] from the shards of the tensor-parallel ranks; x itself without sequence parallelism. The
+    backward takes this rank's shard of the gradient; the whole gradient must be the same on all these ranks. boundary:
+    says whether and over which ranks the sequence is cut."""
     if not boundary.cuts_sequence:
         return x
     return gather_from_sequence_parallel_region(x, boundary.group, tensor_parallel_output_grad=False)
 
 
 def seen_entries(boundary: Boundary, length: int, ratio: int) -> Array:
-    """The number of entries that each query of this rank sees, int32 [s, b or 1]. length: s; ratio: tokens of an
-    entry."""
+    """The number of entries that each query of this rank sees, int32 [s, b or 1]. boundary: says at which positions the
+    rank's queries are; length: s; ratio: tokens of an entry."""
     cache = key_value_cache.current()
     if cache is not None and cache.continues:
         return cache.lengths[None] // ratio
@@ -82,11 +83,11 @@ class Indexed(NamedTuple):
     """The tensors of which an indexer's scores of entries are computed."""
 
     query: Tensor
-    """[s, b, j, e]."""
+    """Queries [s, b, j, e]."""
     key: Tensor
-    """[C, b, e]."""
+    """Keys [C, b, e], one for each entry."""
     weights: Tensor
-    """[s, b, j], of the heads."""
+    """Weights of the heads [s, b, j]."""
 
 
 class EntryIndexer(nn.Cell):
@@ -117,5 +118,6 @@ class EntryIndexer(nn.Cell):
 
 
 def later_entries(seen: Array, count: int) -> Tensor:
-    """A mask [b or 1, 1, s, C], True for the entries that a query does not see."""
+    """A bool mask [b or 1, 1, s, C], True for the entries that a query does not see. seen: of `seen_entries`; count:
+    C."""
     return Tensor.from_numpy((np.arange(count) >= seen.T[..., None])[:, None])

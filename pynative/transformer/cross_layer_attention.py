@@ -40,8 +40,8 @@ class CrossLayerAttention(ParallelAttention):
         self.makes_keys, self.serves_next = block.makes_keys, block.serves_next
 
     def heads_of(self, hidden_states: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """(Queries [s, b, n/t, d], gates or None, keys, values [s, b, g/t, d]); shared: one `SharedKeys`, which is read
-        and written."""
+        """(Queries [s, b, n/t, d], gates or None, keys, values [s, b, g/t, d]); shared: one `SharedKeys`, from which a
+        layer that makes no keys takes them, and in which a layer that serves the next one leaves them."""
         (keys,) = shared
         if self.makes_keys:
             query, gate, key, value = super().heads_of(hidden_states)

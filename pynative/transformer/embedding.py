@@ -34,7 +34,8 @@ class Embedding(Observable):
     """dropout(scale x (norm(word embedding) + position embedding)); with sequence parallelism this rank's shard of it.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
-    a position embedding one collective, a reduce-scatter, both sums over the vocabulary's shards and cuts the sequence.
+    a position embedding sequence parallelism needs one collective, a reduce-scatter, which both sums over the
+    vocabulary's shards and cuts the sequence.
     """
 
     def __init__(self, config: ModelConfig, block: blocks.Embedding | None = None) -> None:
@@ -54,8 +55,8 @@ class Embedding(Observable):
         """tokens and position_ids [b, s] -> [s, b, h] of the residual's type, with sequence parallelism [s/t, b, h].
 
         position_ids None: the positions in the sequence, of which context parallelism gives a rank a shard. ahead: the
-        number of places by which the tokens are shifted in the sequence (multi-token prediction); each has its own
-        dropout mask.
+        number of places by which the tokens are shifted in the sequence (multi-token prediction); each number has its
+        own dropout mask.
         """
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.norm is not None:

@@ -22,8 +22,9 @@ class GPTModel(Module):
         num_tokentypes: 0; GPT has none.
         parallel_output: leave the logits that a call without labels returns cut over the vocabulary.
         pre_process, post_process: whether this is the first stage, and whether it is the last.
-        eod, reset_position_ids: with an end-of-document token, document starts and positions are made from it (see
-            EosMask) in every call that does not give both positions and a mask or document starts.
+        eod: the end-of-document token, from which positions and document starts are made (EosMask) in every call
+            without position_ids, and in every call without attention_mask and document_starts; None: they never are.
+        reset_position_ids: positions that are made so count from 0 in every document.
     """
 
     model_key = "gpt_model"
@@ -57,8 +58,8 @@ class GPTModel(Module):
 
     @property
     def unread_entries(self) -> frozenset[str]:
-        """Names of a batch's entries that this stage has no use for; a middle stage reads masks and document starts
-        alone, unless its layers read tokens or `eod` was given."""
+        """Names of a batch's entries that this stage has no use for: labels and loss_mask on all but the last stage;
+        on all but the first, unless `eod` was given, position_ids, and also tokens if no layer here reads them."""
         unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
         if self.pre_process or self.eod_mask is not None:
             return unread
@@ -80,13 +81,13 @@ class GPTModel(Module):
         document_starts: Tensor | None = None,
         routed_experts: Tensor | None = None,
     ) -> Tensor:
-        """tokens, position_ids, labels, loss_mask [b, s] -> the loss, a scalar; without labels logits [b, s, v/t] ([b,
-        s, v] without parallel_output); on a stage that is not the last, hidden states [s, b, h].
+        """tokens, position_ids, labels, loss_mask [b, s] -> the loss, in training with multi-token prediction's;
+        without labels logits [b, s, v/t] ([b, s, v] without parallel_output); earlier stages: hidden states [s, b, h].
 
         attention_mask, document_starts: of the queries that attend on this rank (`ContextShard.queries`), bool [b, 1,
         s, s], True where a score is left out (None: causal), and int32 [b, s], the first position of each query's
         document. routed_experts, int [b, s, L, k]: given choices, the k experts of each token in each of the L layers
-        that have experts; -1: the router chooses. retriever_*, tokentype_ids and inference_params must be None.
+        that have experts; -1: the router chooses. ValueError for retriever_*, tokentype_ids, inference_params.
         """
         check_unused(
             tokentype_ids=tokentype_ids,

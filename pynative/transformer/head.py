@@ -26,6 +26,7 @@ class ParallelLMLogits(Observable, ParallelLinear):
     Args:
         bias: whether the default block has one.
         block: the linear's block; by default a linear without a weight of its own, to which every call passes one.
+        compute_dtype: the type of the product; None: the configuration's.
         copied: the spec of the word embedding's weight, of which it has a copy.
     """
 
@@ -47,7 +48,8 @@ class ParallelLMLogits(Observable, ParallelLinear):
 
     def construct(self, hidden_states: Tensor, weight: Tensor | None = None, parallel_output: bool = True) -> Tensor:
         """[s, b, h] (with sequence parallelism [s/t, b, h]) -> [s, b, v/t]; with parallel_output False the ranks'
-        logits are gathered: [s, b, v]. weight [v/t, h]: used instead of its own."""
+        logits are gathered: [s, b, v]. weight [v/t, h]: used instead of its own. Raises ValueError if there is
+        neither."""
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ParallelLMLogits has no weight of its own: pass one")

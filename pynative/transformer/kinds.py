@@ -1,7 +1,8 @@
 """The table from a sublayer's block to its cell: a new kind is registered here, and in `parallel_core.blocks.kinds`.
 
-A cell is made from (block, LayerSettings). A mixer's takes (hidden states, attention mask, document starts), a
-feed-forward block's hidden states; both return (output, bias still to be added or None).
+A cell is made from (block, LayerSettings). The cell of a mixer takes (hidden states, attention mask, document starts,
+what layers share); that of a feed-forward block takes hidden states, and the tokens' ids if it reads them. Both return
+(output, bias still to be added or None).
 """
 
 from __future__ import annotations
@@ -77,5 +78,5 @@ CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
 
 
 def cell_of(block: blocks.Block, settings: LayerSettings) -> nn.Cell:
-    """The cell of a block, by the table CELLS."""
+    """The cell of a block, by the table CELLS. Raises KeyError for a class that is not in it."""
     return CELLS[type(block)](block, settings)

@@ -40,9 +40,9 @@ def check_unused(**arguments: Any) -> None:
 class TransformerLanguageModel(nn.Cell):
     """embedding (first stage), decoder: layers and final norm, output_layer (last stage), under Megatron's names.
 
-    With multi-token prediction the last stage has `mtp` and, if it is not the first one too, a copy of the embedding:
-    the same parameter, whose gradients are summed over both. In a folded pipeline it borrows the first chunk's. Or each
-    depth has its own embedding and output layer.
+    With multi-token prediction the last stage has `mtp`, and an embedding for it: its own if it is the first stage too;
+    in a folded pipeline the first chunk's, which is borrowed; else a copy, the same parameter, whose gradients are
+    summed over both. Or each depth has an embedding and an output layer of its own.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TransformerLanguageModel(nn.Cell):
         self.further_output_layers = nn.CellList(own_heads)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Set the hidden states [s, b, h] that the previous stage sent, for the next call."""
+        """Set the hidden states [s, b, h] that the previous stage sent, for the next call; None on the first stage."""
         self.decoder.set_input_tensor(input_tensor)
 
     def construct(
@@ -79,12 +79,13 @@ class TransformerLanguageModel(nn.Cell):
         routed_experts: Array | None = None,
         **unused: None,
     ) -> Tensor:
-        """Hidden states [s, b, h], which on the last stage `output_layer` turns to logits, from tokens and position_ids
-        [b, s].
+        """Hidden states [s, b, h], which on the last stage `output_layer` turns to logits: on the first stage from
+        tokens and position_ids [b, s], later from those given to `set_input_tensor`.
 
         attention_mask: [b, 1, s, s] (True: left out), None for causal. document_starts: int32 [b, s], None for one
         document. routed_experts: [b, s, L, k], given choices of experts in the L layers that have them, or None.
-        unused: arguments of Megatron's that must be None.
+        unused: arguments of Megatron's that must be None. Raises ValueError for one that is not, for routed_experts
+        without --moe-enable-routing-replay, and in training with that flag if there are no routed_experts.
         """
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
@@ -113,8 +114,9 @@ class TransformerLanguageModel(nn.Cell):
     def predict_further(
         self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | Array | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """(The decoder's hidden states [s, b, h], those of each depth of multi-token prediction, in a list), all for
-        the output layer."""
+        """(The decoder's hidden states [s, b, h], a list of the hidden states of each depth of multi-token prediction,
+        empty if there is none), all for the output layer. tokens: [b, s]; masking: attention mask and document starts,
+        as `construct` takes them."""
         if self.mtp is None:
             return hidden_states, []
         hidden_states, before = kernels.fork(hidden_states)

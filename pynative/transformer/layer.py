@@ -52,7 +52,8 @@ class ParallelTransformerLayer(Observable):
             setattr(self, name, cell_of(part, settings.within(name)))
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
-        """(The normed input of the branch, the residual that passes it by)."""
+        """(The normed input of the branch, the residual that passes it by: the hidden states, or with
+        --apply-residual-connection-post-norm the normed ones)."""
         if self.residual_after_norm:
             return kernels.fork(self.normed(hidden_states, branch.norm))
         inner, residual = kernels.fork(hidden_states)
@@ -100,10 +101,12 @@ class ParallelTransformerLayer(Observable):
         return hidden_states
 
     def left(self, branch: blocks.Branch, normed: Tensor, residual: Any, *given: Any) -> Tensor:
-        """The residual stream after a branch, whose sublayer is applied to `normed` and `given`."""
+        """The residual stream after a branch, whose sublayer is applied to its normed input and the further arguments
+        `given`."""
         result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), normed, *given)
         return self.joined(branch, result, residual)
 
     def joined(self, branch: blocks.Branch, result: tuple[Tensor, Tensor | None], residual: Any) -> Tensor:
-        """The sublayer's (output, bias) added to the residual that has passed it by."""
+        """The sublayer's (output, bias), normed, scaled and dropped out as the layer says, added to the residual that
+        has passed it by, times its weight in the layer."""
         return self._join(result, residual, branch)

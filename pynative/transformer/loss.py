@@ -24,7 +24,7 @@ class LossWithMask(nn.Cell):
     def construct(
         self, logits: Tensor, label: Tensor, loss_mask: Tensor | None = None, tokens: float | None = None
     ) -> Tensor:
-        """logits [..., v/t], label and mask [...] -> a scalar, float32.
+        """logits [..., v/t], label and mask [...] (None: all count) -> a scalar, float32.
 
         tokens: the number of tokens of the whole sequences that count, where it is known; None: they are counted here,
         over the context-parallel group.

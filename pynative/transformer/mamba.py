@@ -27,7 +27,8 @@ class GroupedNorm(nn.Cell):
 
 
 class MambaMixer(RecurrentMixer):
-    """in_proj -> conv1d of values, keys and queries -> recurrence -> times silu(z) -> norm by groups -> out_proj.
+    """in_proj, its parts times factors, if any -> conv1d of values, keys and queries -> recurrence, plus D x values ->
+    times silu(z) -> norm by groups, if any -> out_proj.
 
     With context parallelism a rank has 1/c of its tensor-parallel rank's groups, of whole sequences, between the two
     linears.

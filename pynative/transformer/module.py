@@ -12,8 +12,8 @@ class Module(nn.Cell):
     """A cell that holds a language model and knows where its output weight is.
 
     A subclass sets `self.language_model`, `self.pre_process` and `self.post_process`; with tied embeddings, or if the
-    last stage has a copy of the embedding otherwise, it calls `initialize_word_embeddings()` at the end of its
-    constructor.
+    last stage has a copy of the embedding for another reason (multi-token prediction), it calls
+    `initialize_word_embeddings()` at the end of its constructor.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Module(nn.Cell):
             own.borrowed.append(others.embedding)
 
     def shared_embedding_or_output_weight(self) -> Parameter:
-        """The word embedding's weight [v/t, h], tied or copied. Raises RuntimeError on a stage that is neither first
-        nor last."""
+        """The word embedding's weight [v/t, h]; on a last stage without an embedding the output layer's, its copy if
+        both are tied. Raises RuntimeError on a stage that is neither first nor last."""
         if getattr(self.language_model, "embedding", None) is not None:
             return self.language_model.embedding.word_embeddings.weight
         if not self.post_process:
@@ -55,5 +55,5 @@ class Module(nn.Cell):
         return self.language_model.output_layer.weight
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Set the hidden states [s, b, h] that the previous stage sent, for the next call."""
+        """Set the hidden states [s, b, h] that the previous stage sent, for the next call; None on the first stage."""
         self.language_model.set_input_tensor(input_tensor)

@@ -79,8 +79,9 @@ class MLASelfAttention(nn.Cell):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). shared: the choices of keys that layers of
-        sparse attention share."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias [h] still to be added or
+        None). attention_mask, document_starts: as `CoreAttention` takes them. shared: the choices of keys that layers
+        of sparse attention share."""
         for_queries, for_keys = fork_made_again(hidden_states)
         query_latent = self.compress_query(for_queries)
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
@@ -103,7 +104,8 @@ class MLASelfAttention(nn.Cell):
         return attended if absorbed is None else absorbed.values(attended)
 
     def compress_query(self, hidden_states: Tensor) -> Tensor:
-        """The normed latent of the queries; where they are not compressed, the hidden states themselves."""
+        """The latent of the queries, after its norm and times its factor, if it has these; where queries are not
+        compressed, the hidden states themselves."""
         if self.linear_q_down_proj is None:
             return hidden_states
         latent, _ = self.linear_q_down_proj(hidden_states)
@@ -111,9 +113,9 @@ class MLASelfAttention(nn.Cell):
 
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q and k [s, b, n/t, p + r] and v [s, b, n/t, e], from the latents as they lie outside of the tensor-parallel
-        region and the rotary key [s, b, r] as inside. In generation k and v are those of all S cached tokens. For a
-        new token after the first forward, unless the up projection has an adapter or a bias: q as it is multiplied with
-        latents, [s, b, n/t, c + r], and as both k and v the cached latents with their rotary keys, [S, b, 1, c + r]."""
+        region and the rotary key [s, b, r] as inside. In generation k and v are those of all S cached tokens; in a
+        forward after the first one, unless the up projection has an adapter or a bias, both are the cached latents with
+        their rotary keys, [S, b, 1, c + r], and q is made to be multiplied with these, [s, b, n/t, c + r]."""
         cos, sin = angles(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
         rows, _ = self.linear_q(query_latent)
         query = kernels.rotary(kernels.as_heads(rows, self.heads), cos, sin, True, self.rotary_start)

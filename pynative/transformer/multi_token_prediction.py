@@ -149,8 +149,8 @@ class FurtherLosses:
         loss_mask: Tensor | None,
         loss_of: Callable[[Tensor, Tensor, Tensor, int], Tensor],
     ) -> Tensor:
-        """Return the main loss, whose backward also starts the weighed losses of all depths; these are reported as
-        figures.
+        """Return the main loss, whose backward also starts the weighted losses of all depths; the losses without their
+        weights are reported as figures.
 
         states: each depth's hidden states; `loss_of` (hidden states, labels, mask, depth from 1) computes the mean
         loss. A depth's labels and mask are shifted by one place more than those of the one before; where none is left

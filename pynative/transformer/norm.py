@@ -106,13 +106,14 @@ _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
 
 
 def get_norm(config: ModelConfig, size: int | None = None, gain: float = 1.0) -> nn.Cell:
-    """The configuration's norm of hidden states, over `size` (default: hidden size), its weight starting at `gain`."""
+    """The configuration's norm of hidden states, over `size` (default: hidden size). gain: the factor of the normed
+    values at first; the weight is one less with --apply-layernorm-1p. Raises ValueError for an unknown kind."""
     norm = replace(blocks.Norm.of(config), gain=gain)
     return norm_cell(norm if size is None else replace(norm, size=size), config)
 
 
 def norm_of(block: blocks.Norm | None, config: ModelConfig) -> nn.Cell | None:
-    """The cell of a norm's block; None for None."""
+    """The cell of a norm's block; None for None. Raises ValueError for an unknown kind."""
     return None if block is None else norm_cell(block, config)
 
 

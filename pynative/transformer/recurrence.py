@@ -50,8 +50,8 @@ class SequenceExchange:
         return sequence_to_features(x, widths, self.group, self.layout)
 
     def leave(self, x: Tensor) -> Tensor:
-        """x [s, b, f / cp], this rank's share of the features of the whole sequence -> all f features of this rank's
-        shard, [s / cp, b, f]."""
+        """x [s, b, f / cp], this rank's share of features that are one part, of the whole sequence -> all f features
+        of this rank's shard, [s / cp, b, f]."""
         return features_to_sequence(x, self.group, self.layout)
 
     def share(self, parameter: Parameter, widths: Sequence[int]) -> Tensor:
@@ -126,7 +126,8 @@ class RecurrentMixer(nn.Cell):
     out_proj: RowParallelLinear
 
     def set_up(self, block: blocks.RecurrentMixer, layer_number: int, recomputed: CellRecompute) -> None:
-        """Set what follows from the block: widths of this rank's parts, and the exchange over context parallelism."""
+        """Set what follows from the block: widths of this rank's parts, and the exchange over context parallelism; and
+        have the linears that `recomputed` names keep their collectives' results."""
         self.layer_number, self.recomputed, self.recurrence = layer_number, recomputed, block.recurrence
         self.exchange = SequenceExchange()
         tensor = parallel_state.get_tensor_model_parallel_world_size()

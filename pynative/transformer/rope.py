@@ -10,7 +10,7 @@ from pynative import key_value_cache
 
 
 class RotaryEmbedding:
-    """Cosines and sines of the angles position x base^(-2i/r), for the first r = d x percent of each head.
+    """Cosines and sines of the angles position x base^(-2i/r), for the first r = d x rotary_percent of each head.
 
     Args:
         kv_channels: head size d.
@@ -39,8 +39,8 @@ class RotaryEmbedding:
 
 @lru_cache(maxsize=8)
 def angle_tables(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
-    """(cos, sin), each [s, r], of a rotary embedding at these positions: made once for all layers, cached for the last
-    few lengths."""
+    """(cos, sin), each float32 [s, r], of a rotary embedding at these s positions: made once for all layers; the last 8
+    pairs are kept."""
     cos, sin = rotary.tables(positions)
     return Tensor.from_numpy(cos), Tensor.from_numpy(sin)
 

@@ -14,7 +14,8 @@ from pynative.transformer.layer import ParallelTransformerLayer
 
 
 class ShortcutTransformerLayer(Observable):
-    """second(first(x)) + shortcut(y), where y is the input of the first half's dense block and shortcut a MoELayer.
+    """second(first(x)) + shortcut(y), where y is the normed hidden states that the first half's dense block reads, and
+    shortcut a MoELayer.
 
     Each half has a layer number of its own, for its dropout masks and its cached keys: the second half's is the first's
     plus the model's number of layers.

@@ -33,7 +33,7 @@ class AttentionBesideStateSpace(ParallelAttention):
 
     def construct(self, hidden_states: Tensor, *masking: Any) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], None: no bias is left to be added). masking: attention mask and document starts,
-        which the mixer refuses."""
+        which must be None: the mixer raises ValueError."""
         for_attention, for_mixer = fork_made_again(hidden_states)
         attended, bias = super().construct(for_attention, *masking)
         mixed, _ = self.mixer(for_mixer, *masking)

@@ -5,7 +5,7 @@ whole sequence: the indexer's keys, of one narrow head, are gathered, and for th
 itself, to the chosen keys, runs as a ring or by Ulysses.
 
 The indexer learns from attention, and attention does not learn from it: it is given hidden states and query latents
-without their past, and its choice has no gradient. What trains it is the divergence of its scores' softmax from the
+without their past, and its choice has no gradient. Its loss is the divergence of its scores' softmax from the
 probabilities of attention, summed over heads. The gradient of that loss is computed with it, a block of queries at a
 time, so that nothing of the s x s square is kept.
 
@@ -48,11 +48,11 @@ class Indexed(NamedTuple):
     """The tensors of which an indexer's scores of keys are computed."""
 
     query: Tensor
-    """[s, b, j, c]."""
+    """Queries [s, b, j, c]."""
     key: Tensor
-    """[S, b, c], one for all heads, of the whole sequence."""
+    """Keys [S, b, c], one for all heads, of the whole sequence of S tokens."""
     weights: Tensor
-    """[s, b, j], of the heads."""
+    """Weights of the heads [s, b, j]."""
 
 
 class DSAIndexer(nn.Cell):
@@ -77,7 +77,8 @@ class DSAIndexer(nn.Cell):
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed:
         """Hidden states [s, b, h] and query latents [s, b, rank], as they lie outside of the tensor-parallel region ->
-        the tensors of the scores, as inside; keys of the whole sequence. No gradient goes back to the arguments."""
+        the tensors of the scores, as they lie inside of it, with keys of the whole sequence. No gradient goes back to
+        the arguments."""
         hidden_states, query_latent = map(detached_made_again, (hidden_states, query_latent))
         queries = self._whole(self.linear_wq_b(query_latent)[0])
         keys = self._whole(self.k_norm(self.linear_wk(hidden_states)[0]))
@@ -126,9 +127,10 @@ class DSAttention(nn.Cell):
         query_latent: Tensor,
         choices: Choices | None = None,
     ) -> Tensor:
-        """q, k [s, b, n/t, d] and v [s, b, n/t, e] -> [s, b, n/t x e]. hidden_states, query_latent: the indexer's
-        inputs, as they lie outside of the tensor-parallel region. choices: those that layers share, to which this layer
-        may add its own."""
+        """q, k [s, b, n/t, d] and v [s, b, n/t, e] -> [s, b, n/t x e], whose backward in training also gives the
+        indexer the gradient of its loss. hidden_states, query_latent: the indexer's inputs, as they lie outside of the
+        tensor-parallel region. choices: those that layers share, to which this layer may add its own. Raises ValueError
+        if it has no indexer and the choice that it needs is not among them."""
         indexed = None if self.indexer is None else self.indexer(hidden_states, query_latent)
         chosen = None if indexed is None else self._chosen(indexed)
         seen = self._shared(choices) if indexed is None else of_block(chosen, self.ulysses_group)
@@ -192,7 +194,8 @@ class DSAttention(nn.Cell):
 
 
 class SparseMLASelfAttention(MLASelfAttention):
-    """Latent attention with `DSAttention`, whose indexer reads the hidden states and the queries' latent."""
+    """Latent attention with `DSAttention`, whose indexer reads the hidden states and the queries' latent. A call raises
+    ValueError for a mask or document starts."""
 
     block_type = SparseLatentAttention
 

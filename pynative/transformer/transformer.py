@@ -74,7 +74,8 @@ class ParallelTransformer(nn.Cell):
     """The layers of the chunk that is being built; on the model's last chunk also the merge of several residual streams
     and the final norm.
 
-    Layers of --noop-layers are left out: they only take up a number.
+    Layers of --noop-layers are left out: they only take up a number. post_norm: whether the last chunk ends with the
+    configuration's norm; None: as `block` says, which by default is the configuration's for this chunk.
     """
 
     def __init__(
@@ -115,8 +116,8 @@ class ParallelTransformer(nn.Cell):
         document_starts: Array | None = None,
         tokens: TokenIds | None = None,
     ) -> Tensor:
-        """[s, b, h] -> [s, b, h]; between stages, with n residual streams, [s, b, n h], and with a shared choice of
-        keys behind them. tokens: the tokens' ids, for layers that read them."""
+        """[s, b, h] -> [s, b, h]. Between chunks the last axis is n h with n residual streams; channels of a shared
+        choice of keys, if there is one, come behind. tokens: the tokens' ids, for layers that read them."""
         if not self.pre_process:
             hidden_states = self.input_tensor
         elif self.streams > 1:

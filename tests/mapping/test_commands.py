@@ -64,6 +64,7 @@ def completed(line: str) -> list[str]:
         ("megatron-pynative explain --v", ["--verbose"]),
         ("megatron-pynative explain -- --num", ["--num-layers"]),
         ("megatron-pynative launch mine.sh --l", ["--lr"]),
+        ("megatron-pynative explain launch --v", ["--verbose"]),
     ],
 )
 def test_bash_completes(line, offered):

@@ -6,6 +6,7 @@ import pytest
 
 from mapping.reading import read
 from parallel_core.data.blended import build_train_valid_test_datasets
+from parallel_core.data.datasets import datasets_provider
 from parallel_core.data.from_config import gpt_dataset_config, samples_per_epoch
 from tests.support.corpus import write_corpus
 
@@ -42,6 +43,13 @@ def test_an_epoch_is_what_the_data_give_once(flags, corpora):
         for prefix in prefixes
     ]
     assert samples_per_epoch(config) == sum(map(len, parts)) > 50
+
+
+def test_an_epoch_of_labelled_data_has_samples_of_twice_the_length(corpora):
+    """With --train-mode finetune, where a sample is s tokens and s labels, an epoch is what the data give once, too."""
+    config = reading(f"--train-iters 1 --data-path {corpora[0]} --split 1,0,0 --train-mode finetune").config
+    train, *_ = datasets_provider(config)([None, 0, 0])
+    assert samples_per_epoch(config) == len(train) > 50
 
 
 def config_split(flags: str) -> str:

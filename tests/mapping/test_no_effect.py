@@ -21,6 +21,7 @@ LIGHTNING = "--experimental-attention-variant lightning_attention --linear-atten
 BIASED = f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
 LATENT = "--multi-latent-attention --kv-lora-rank 16"
 RAW = "--train-data-path x"
+TALKS = "--is-instruction-dataset --data-path x"
 ROTARY = "--position-embedding-type rope"
 COMPRESSED = f"{SPARSE} --q-lora-rank 16 --compress-ratios 0 4 128 4 {ROTARY} --o-groups 2 --o-lora-rank 8"
 SCALED = f"{ROTARY} --rope-scaling-type"
@@ -460,11 +461,20 @@ IDLE = [
     ("--mup-embedding-mult 2", "", "--use-mup", "--use-mup"),
     ("--fsdp2-config-path not/there.yaml", "--use-torch-fsdp2", None, "no such file"),
     ("--no-create-attention-mask-in-dataloader", "", "--reset-attention-mask", "--reset-attention-mask"),
+    ("--neat-pack", TALKS, f"{TALKS} --reset-attention-mask", "--reset-attention-mask"),
+    ("--fix-sub-seq-length 8", TALKS, f"{TALKS} --reset-attention-mask", "--reset-attention-mask"),
+    (
+        "--neat-pack",
+        f"{TALKS} --reset-attention-mask --fix-sub-seq-length 8",
+        f"{TALKS} --reset-attention-mask",
+        "--fix-sub-seq-length",
+    ),
     ("--eos-token-id 3", "", "--eod-mask-loss", "--eod-mask-loss"),
     ("--reset-position-ids", ROTARY, "", "learned_absolute"),
     ("--vocab-file x", "--tokenizer-type NullTokenizer", None, "NullTokenizer"),
     ("--tokenizer-kwargs padding_side left", "", None, "--tokenizer-type HuggingFaceTokenizer"),
     ("--tiktoken-pattern v1", "", None, "--tokenizer-type TikTokenizer"),
+    ("--tokenizer-special-tokens <a>", "", None, "--tokenizer-type HuggingFaceTokenizer"),
     ("--tokenizer-sentencepiece-legacy", "", None, "--tokenizer-type GPTSentencePieceTokenizer"),
     ("--vocab-extra-ids 100", "", None, "--tokenizer-type SentencePieceTokenizer"),
     ("--null-tokenizer-eod-id 3", "--tokenizer-type TikTokenizer --tokenizer-model x", None, "NullTokenizer"),

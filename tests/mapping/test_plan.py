@@ -8,9 +8,11 @@ import types
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
+import yaml
 
 from mapping.plan import main
 from parallel_core.planner.answer import Answer
+from tests.support.mapping.yaml_files import MEGATRON
 
 FLAGS = (
     "--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 "
@@ -80,6 +82,23 @@ def test_a_refused_flag_is_a_warning(capsys):
     """A flag that training refuses is planned without, and named."""
     _, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=f"{FLAGS} --no-such-flag")
     assert "training refuses --no-such-flag" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"language_model": {**MEGATRON["language_model"], "hidden_size": 30}}, 2, "hidden_size 30: "),
+        ({"num_layers": "four"}, 2, "num_layers four: "),
+        ({"hidden_sizes": 64}, 0, "training refuses hidden_sizes: there is no such key"),
+        ({"fp4": "e2m1"}, 0, "training refuses fp4 e2m1: "),
+    ],
+)
+def test_keys_of_a_file_stop_a_plan_as_flags_do(capsys, tmp_path, change, code, words):
+    """A rule that a file's key breaks stops the plan; keys that are refused or that nobody knows are named."""
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(MEGATRON | change))
+    found, out, err = run(capsys, "--world-size", "1", flags=f"--yaml-cfg {path}")
+    assert found == code and words in (err if code else out)
 
 
 @pytest.mark.parametrize(

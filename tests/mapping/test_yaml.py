@@ -67,6 +67,13 @@ def test_the_38b_example():
         ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
         ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
         ({"language_model": {}, "fp4": "e2m1"}, "fp4 e2m1: ", "bf16"),
+        ({"model_config": None}, "--num-layers: ", "must be given"),
+        ({"model_config": 5}, "model_config 5: ", "must hold keys"),
+        ({"language_model": 5}, "language_model 5: ", "must hold keys"),
+        ({"model_parallel": [1]}, "model_parallel [1]: ", "must hold keys"),
+        ({"language_model": {5: 3}}, "5: ", "no such key"),
+        ({"language_model": {"num_layers": 2}, "num_layers": 4}, "num_layers 4: ", "contradicts num_layers 2"),
+        ({"language_model": {"activation_func": "gelu"}, "activation_func": "swiglu"}, "swiglu: ", "contradicts"),
     ],
 )
 def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):
@@ -202,8 +209,11 @@ def test_what_a_file_ignores_is_printed(capsys):
     assert "ignored, the result is the same without: fp8_interval use_mcore_models" in lines
 
 
-@pytest.mark.parametrize("value", ["x", [[1]], {"a": 1}, "None", "9" * 30])
-@pytest.mark.parametrize("key", ["bf16", "params_dtype", "lr", "num_layers", "moe_layer_freq", "noop_layers"])
+@pytest.mark.parametrize("value", ["x", [[1]], {"a": 1}, "None", "9" * 30, float("inf")])
+@pytest.mark.parametrize(
+    "key",
+    ["bf16", "params_dtype", "lr", "num_layers", "moe_layer_freq", "noop_layers", "original_max_position_embeddings"],
+)
 def test_a_strange_value_is_a_finding_not_a_traceback(key, value):
     """A value of the wrong kind for a key is accepted or a finding, never another exception."""
     path = path_of({"lr": "learning_rate", "num_layers": "model_config.num_layers"}.get(key, key))

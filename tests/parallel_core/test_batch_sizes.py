@@ -42,6 +42,12 @@ def test_a_schedule_counts_tokens():
     assert [sizes.at(seen) for seen in (0, 99, 100, 999, 1000, 10**6)] == [8, 8, 16, 16, 32, 32]
 
 
+def test_a_ramp_over_no_samples_has_no_sizes_but_the_final_one():
+    """--rampup-batch-size 4 4 0 begins with the final size, and no other size is listed for the rules to refuse."""
+    sizes = BatchSizes(16, (4, 4, 0))
+    assert sizes.is_sound and sizes.sizes() == [sizes.at(0)] == [16] and sizes.steps(32) == 2
+
+
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 6), st.integers(0, 200), st.integers(0, 400))
 def test_steps_are_counted(start, increment, increments, ramp_samples, samples):
     """`BatchSizes.steps(samples)` is the number of whole steps that fit into the samples, as counted one by one."""

@@ -158,15 +158,15 @@ def test_what_the_attention_cells_do_not_do_is_refused():
         assert word in message
 
 
-def neighbours(backend) -> list[float | None]:
-    """The mean of each tensor that this one of two stages receives by P2PPrimitive's methods in turn; None where there
-    is none."""
+def neighbours(backend, flags: str, length: int) -> list[float | None]:
+    """The mean of each tensor, of this length and 1.0 and 2.0 by rank, that this one of two stages receives by
+    P2PPrimitive's methods in turn; None where there is none."""
     from pynative.pipeline_parallel.p2p_communication import P2PPrimitive
 
-    config = config_of(f"{TINY} --global-batch-size 4 --pipeline-model-parallel-size 2", 2)
+    config = config_of(f"{TINY} --global-batch-size 4 --pipeline-model-parallel-size 2 {flags}", 2)
     with job(backend, config):
         stages = P2PPrimitive(config.parallel_config)
-        tensor = ms.Tensor(np.full((16, 2, 32), 1.0 + backend.rank, np.float32))
+        tensor = ms.Tensor(np.full((length, 2, 32), 1.0 + backend.rank, np.float32))
         first = backend.rank == 0
         received = [
             stages.send_forward(tensor) if first else stages.recv_forward(),
@@ -176,12 +176,18 @@ def neighbours(backend) -> list[float | None]:
             stages.send_backward_recv_backward(tensor),
             *stages.send_forward_backward_recv_forward_backward(tensor, tensor),
         ]
+        assert {r.shape for r in received if r is not None} == {tensor.shape}
         return [None if r is None else float(r.asnumpy().mean()) for r in received]
 
 
-def test_single_messages_between_stages():
-    """Each send and receive of P2PPrimitive between two stages gives the neighbour's tensor; at the ends, None."""
-    assert run(2, neighbours) == [[None, 2.0, 2.0, None, 2.0, None, 2.0], [1.0, None, 1.0, 1.0, None, 1.0, None]]
+@pytest.mark.parametrize(("flags", "length"), [("", 16), ("--variable-seq-lengths", 12)])
+def test_single_messages_between_stages(flags, length):
+    """Each send and receive of P2PPrimitive between two stages gives the neighbour's tensor, of --seq-length or, where
+    that may vary, of another length; at the ends, None."""
+    assert run(2, neighbours, flags, length) == [
+        [None, 2.0, 2.0, None, 2.0, None, 2.0],
+        [1.0, None, 1.0, 1.0, None, 1.0, None],
+    ]
 
 
 def documented_calls(backend, flags: str) -> dict[str, list]:

@@ -10,7 +10,7 @@ from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
 from parallel_core.no_effect.row import ALWAYS
 
 WITHOUT_MUP = (lambda args: not args.use_mup, "needs --use-mup")
-"""The reason why mu-P's flags do nothing (see `Flag.idle`)."""
+"""The test for arguments with which mu-P's flags do nothing, and the reason (`Flag.idle`)."""
 
 Change = Mapping[str, Any]
 """Field of a flag's row -> value, where the row differs from the one that its option makes."""
@@ -47,8 +47,8 @@ def _plain(kind: Any) -> Any:
 
 
 def changed(flag: Flag, change: Change) -> Flag:
-    """A row with the fields of `change` in place of its own. If `change` has no choices, the row's are
-    extended by the values under its keys `also` and `refuses`."""
+    """A row with the fields of `change` in place of its own. If `change` has no choices, the row's are extended by the
+    values under the keys `also` and `refuses` of `change`."""
     fields = {name: value for name, value in change.items() if name != "also"}
     if "choices" not in fields:
         fields["choices"] = (*flag.choices, *change.get("also", ()), *change.get("refuses", ()))
@@ -56,14 +56,14 @@ def changed(flag: Flag, change: Change) -> Flag:
 
 
 def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
-    """The row of a further flag for `field` (the end of its path), with values as the field's own flag and an attribute
-    of its own."""
+    """The row of a further flag for `field` (the end of its path): it takes the values that the field's own flag takes,
+    and has an attribute of its own. change: as in `changed`."""
     return changed(row(OPTIONS[path_of(field)], name), {"help": help, **change})
 
 
 def as_switch(name: str, help: str, **change: Any) -> dict[str, Change]:
-    """{name: change} for a flag that names its option's opposite: a switch, off by default, from whose argument the
-    option is derived."""
+    """{name: change} for a flag that names its option's opposite: its argument has the flag's name, False by default
+    and True where it is given, and the option is derived from that."""
     return {name: {"dest": attribute(name), "default": False, "stores": True, "help": help, **change}}
 
 

@@ -286,7 +286,7 @@ ACTING = Acting(
         same(
             "--index-skip-topk-offset",
             "dsa_indexer_skip_topk_offset",
-            "Number of the first layers that have an indexer in any case; with --enable-dsa-indexer 2 if not given.",
+            "Number of first layers that have an indexer in any case; default: 2 with --enable-dsa-indexer, else 0.",
             default=None,
         ),
         same("--indexer-loss-coeff", "dsa_indexer_loss_coeff", default=1.0),

@@ -1,4 +1,5 @@
-"""Flags of optimizer, schedule and low-rank adapters."""
+"""Flags of optimizer, schedule, low-rank adapters and mu-P: the differences of their rows from the options that they
+fill, and further flags."""
 
 from mapping.flags.flag import value
 from mapping.flags.with_option.build import WITHOUT_MUP, Acting, refusing
@@ -43,7 +44,7 @@ ACTING = Acting(
         value(
             "--no-weight-decay-cond-type=str{apply_wd_to_qk_layernorm}",
             "apply_wd_to_qk_layernorm",
-            "The older form of --apply-wd-to-qk-layernorm.",
+            "The older form of --apply-wd-to-qk-layernorm, with one value, the flag's name in underscores.",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: overlap of work and communication, and its libraries."""
+"""Flags that are ignored: overlap of work and communication, its libraries, and the addresses of ranks."""
 
 from mapping.flags.flag import Flag, group, ignored
 

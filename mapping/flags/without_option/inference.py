@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: generation servers and evaluation suites."""
+"""Flags that are refused: generation servers, generation during training, and evaluation suites."""
 
 from mapping.flags.flag import group, refused
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: fused operators and CUDA graphs."""
+"""Flags that are ignored: fused operators and CUDA graphs."""
 
 from mapping.flags.flag import group, ignored
 

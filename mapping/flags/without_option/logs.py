@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: logs, timers, profiles of other frameworks."""
+"""Flags that are ignored: logs, timers, profiles of other frameworks."""
 
 from mapping.flags.flag import group, ignored
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: rewards, preferences, distillation, pruning."""
+"""Flags that are ignored or refused: rewards, preferences, distillation, pruning, other adapters and conversations."""
 
 from mapping.flags.flag import group, ignored, refused
 

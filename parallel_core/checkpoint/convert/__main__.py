@@ -1,8 +1,8 @@
 """`python -m mapping convert --input DIR --output DIR [--to native|hf|megatron]`.
 
 From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. The source is held
-against its checksums first. What was written is read again before it gets its name: it must be the same network, bit by
-bit, and the engine must compute the same logits of a small prompt.
+against its checksums first. The target is read again before it gets its name, unless --no-verify is given: it must be
+the same network, bit by bit, and the engine must compute the same logits of a small prompt (--logits says when).
 """
 
 import argparse
@@ -27,8 +27,8 @@ from parallel_core.system.command_line import command_line, program
 
 
 def convert(options: argparse.Namespace) -> list[str]:
-    """Convert a checkpoint; lines that report it. Raises ValueError, and leaves no target, if something does not
-    fit."""
+    """Convert a checkpoint; lines that report it. options: as `parser` reads them. Raises ValueError, and leaves no
+    target, if something does not fit."""
     wrong = list(findings(options))
     if wrong:
         raise ConfigError(wrong)
@@ -148,7 +148,7 @@ def _size(text: str) -> int:
 
 
 def parser(description: str | None = None) -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """The parser of the command line. description: the text of --help."""
     made = command_line(description, program("convert"))
     made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
     made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")
@@ -203,7 +203,7 @@ _TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
 
 def findings(options: argparse.Namespace) -> Iterator[Finding]:
     """Findings for options that do not go together or with the target, a --tokenizer-model that is no folder, and an
-    --output that cannot be written to."""
+    --output that is --input, is no folder, or is not empty (which --to native allows)."""
     for targets, flags in _TARGETS.items():
         for flag in flags if options.to not in targets else ():
             value = getattr(options, flag.removeprefix("--").replace("-", "_"))
@@ -226,7 +226,7 @@ def findings(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit code, 1 if it failed."""
+    """Run the command, and return its exit code: 0, or 1 if it failed."""
     options = parser(__doc__).parse_args(argv)
     return exit_code(lambda: print("\n".join(convert(options))))
 

@@ -50,9 +50,9 @@ then."""
 
 
 def recognise(directory: Path, kind: str = "auto", step: int | None = None) -> tuple[Format, Path]:
-    """(format, folder with the files) of a checkpoint: `directory`, or the iteration in it that its tracker or `step`
-    names. kind: a value of `Format.kind`, or "auto". Raises ValueError if there is no such folder, or no format
-    fits."""
+    """(format, folder with the files) of a checkpoint: the iteration in `directory` that `step` names; without `step`
+    the one that its tracker names or, where there is none of a format that fits, `directory` itself. kind: a value of
+    `Format.kind`, or "auto". Raises ValueError if there is no such folder, or no format fits."""
     if not directory.is_dir():
         rule = "is a file" if directory.exists() else "there is no such folder"
         raise ValueError(f"{directory}: {rule}; give the folder of a checkpoint")
@@ -118,8 +118,9 @@ def told_of(folder: Path, name: str) -> Iterator[None]:
 
 
 def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
-    """Sentences about files whose bytes differ from their checksums; safetensors of other tools have none. Ranks can
-    divide the files: this is share number `share` of `shares`."""
+    """Sentences about files whose bytes differ from their checksums, and of our checkpoints also about files that are
+    missing or of another size; safetensors of other tools have no checksums. Ranks can divide the files: this is share
+    number `share`, from 0, of `shares`."""
     if is_native(folder):
         yield from CheckpointReader(folder).damaged_files(share, shares)
     for path, offset, length in [*_archives(folder)][share::shares]:
@@ -129,8 +130,8 @@ def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
 
 
 def unverified(folder: Path) -> list[str]:
-    """Names of the files that have no checksums: of our checkpoints those that were made by hand, else all
-    safetensors."""
+    """Names of the files in `folder` that have no checksums: of one of our checkpoints those for which its manifest has
+    none (made by hand), of any other folder all safetensors files."""
     if is_native(folder):
         return CheckpointReader(folder).unverified_files
     return sorted(path.name for path in folder.glob("*.safetensors"))

@@ -55,7 +55,8 @@ def skipped(model: Model) -> str | None:
 
 
 def difference(model: Model, source: Path, target: Path) -> float:
-    """The largest difference between two checkpoints' logits of a small prompt, over the largest logit, at least 1.
+    """The largest difference between two checkpoints' logits of a small prompt, divided by the largest magnitude of the
+    source's logits, or by 1 where that is smaller. model: the one read from `source`.
 
     Raises ValueError if either cannot be computed, or if they differ by more than rounding; Unfinished if that takes
     too long.

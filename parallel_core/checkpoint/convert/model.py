@@ -75,12 +75,14 @@ class Model:
 
     @property
     def has_states_of_megatron(self) -> bool:
-        """Whether Megatron-LM's files can hold, in the same form, all states that the model has of its optimizer."""
+        """Whether Megatron-LM's files can hold, in the same form, all states that the model has of its optimizer; False
+        for an optimizer that is not known."""
         rule = RULES.get(self.position.optimizer_kind)
         return rule is not None and self.states.keys() <= {*rule.megatrons_states, MAIN_PARAM}
 
     def with_rows(self, rows: int) -> "Model":
-        """The same model with `rows` rows in tables of ids: rows beyond are dropped, new ones are zero."""
+        """A copy of the model with `rows` rows in tables of ids: rows beyond are dropped, new ones are zero, and the
+        number of ids (`unpadded_vocab_size`) becomes `rows` if it was larger."""
         resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
         network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
         settings = {**self.settings, "model_config": network}
@@ -93,7 +95,8 @@ def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor
 
 
 def in_files(tensors: Iterable[tuple[str, LazyTensor]], most: int) -> Iterator[dict[str, LazyTensor]]:
-    """The tensors in groups for one file each, of at most `most` bytes unless a single tensor has more."""
+    """The tensors, name -> tensor, in groups for one file each, of at most `most` bytes unless a single tensor has
+    more; one empty group for no tensors."""
     part: dict[str, LazyTensor] = {}
     size = 0
     for name, tensor in tensors:

@@ -40,9 +40,9 @@ def is_native(folder: Path) -> bool:
 def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) -> Model:
     """The model of one of our checkpoints.
 
-    merges: adapters are merged into their weights, and the optimizer's state, which is that of adapters, is left out;
-    otherwise adapters are weights by themselves. Raises ValueError if a tensor is not whole, or the manifest or a file
-    cannot be read.
+    optimizer: its state is read, too. merges: adapters are merged into their weights, and the optimizer's state, which
+    is that of adapters, is left out; False: adapters are weights by themselves. Raises ValueError if a tensor is not
+    whole, or the manifest or a file cannot be read.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
@@ -108,9 +108,9 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 
 
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
-    """Write a checkpoint into `directory` and make it the latest there; its path. check: called with the folder of the
-    checkpoint before that; if it raises, nothing is published. Raises ValueError if the settings do not go together,
-    `InUse` if another job writes there; whatever is raised, no part of the checkpoint is left."""
+    """Write a checkpoint into `directory`, make it the latest there, and return its path. check: called with its folder
+    before it is published; if that raises, nothing is. Raises ValueError if the settings do not go together, `InUse` if
+    another job writes there; whatever is raised before it is published, no part of it is left."""
     run, is_new = run_of(model), not directory.exists()
     with FolderLock(directory) as lock:
         lock.take(print)

@@ -17,8 +17,8 @@ _COUNTS = ("model_config.num_layers", "moe_config.num_experts")
 
 
 def check_parameters(model: Model, source: object) -> None:
-    """Raise ValueError naming parameters that are missing, of another shape, or of no layer of the network. source: the
-    text before each line of the message, as the path that was read."""
+    """Raise ValueError naming parameters that are missing, that have another shape, or that the network does not have:
+    the first MOST of them. source: the text before each line of the message, as the path that was read."""
     problems = sorted(_problems(model))
     if problems:
         more = [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []

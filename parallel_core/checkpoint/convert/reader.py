@@ -32,13 +32,13 @@ class ConvertedReader(CheckpointReader):
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether the files have an optimizer, so that a run can go on; with weights alone it begins, even if no flag
-        leaves the optimizer out."""
+        """Whether the files have an optimizer, so that a run can go on; with weights alone one begins anew, even if no
+        flag leaves the optimizer out."""
         return self.manifest.optimizer is not None
 
     @property
     def unverified_files(self) -> list[str]:
-        """Always empty: that other tools' formats have no checksums is not worth a warning."""
+        """Always empty: that most other tools' files have no checksums is not worth a warning."""
         return []
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
@@ -70,8 +70,8 @@ def holds_checkpoint(directory: Path) -> bool:
 
 
 def find_checkpoint(directory: Path, step: int | None = None, kind: str = "auto") -> tuple[formats.Format, Path]:
-    """(format, folder of the iteration) of the checkpoint that `--load directory` means. kind: a value of
-    `Format.kind`, or "auto". Raises ValueError if there is none."""
+    """(format, folder of the iteration) of the checkpoint that `--load directory` means. step: its iteration; None: the
+    latest. kind: a value of `Format.kind`, or "auto". Raises ValueError if there is none."""
     if not directory.is_dir():
         raise ValueError(f"--load {directory}: there is no such folder")
     one, *_ = formats.FORMATS
@@ -91,9 +91,9 @@ def open_checkpoint(
     kind: str = "auto",
     optimizer: bool = True,
 ) -> CheckpointReader:
-    """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. vocabulary: of the
-    model that is loaded; None: the checkpoint's. optimizer: whether another tool's optimizer is read, too. Raises
-    ValueError if there is none, or if it cannot be read."""
+    """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. step: its
+    iteration; None: the latest. vocabulary: of the model that is loaded; None: the checkpoint's. optimizer: whether
+    another tool's optimizer is read, too. Raises ValueError if there is none, or if it cannot be read."""
     one, folder = find_checkpoint(directory, step, kind)
     if one.kind == "native":
         return _native(folder, vocabulary)

@@ -28,9 +28,11 @@ class StoredBytes:
 
     path: Path
     offset: int
+    """The storage's first byte in the file."""
     size: int
     """Length of the storage in bytes."""
     dtype: str
+    """Type of the storage's entries."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,18 @@ class ArchivedTensor(LazyTensor):
 
     storage: StoredBytes
     strides: tuple[int, ...]
+    """Distance of neighbours along each axis, in entries of the storage."""
     first: int
     """Index of the tensor's first entry in the storage, in entries."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box`; where rows lie one after another, only those that it meets are read."""
+        """The part at `box`. Only the rows that it meets are read if the tensor is contiguous, else the whole
+        tensor."""
         return self._in_rows(self.shape).part(box) if self._has_rows else super().part(box)
 
     def flat(self) -> LazyTensor:
-        """The values as a vector, of which only the entries that are asked for are read."""
+        """The values as a vector, in row order. Only the entries that are asked for are read if the tensor is
+        contiguous, else the whole tensor."""
         return self._in_rows((prod(self.shape),)) if self._has_rows else super().flat()
 
     @property
@@ -60,8 +65,9 @@ class ArchivedTensor(LazyTensor):
 
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
-    """The object that `torch.save` wrote into `path`, or into its `size` bytes from `begin` on; tensors are unread.
-    Raises ValueError naming the file if it isn't such an archive or lacks something."""
+    """The object that `torch.save` wrote into `path`, or into its `size` bytes (None: all) from `begin` on; tensors are
+    unread. Raises ValueError naming the file if it isn't such an archive, lacks something, or is compressed or
+    big-endian; FileNotFoundError if there is no file."""
     size = path.stat().st_size - begin if size is None else size
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
@@ -145,7 +151,8 @@ class _Reader:
         return self.storages[key, kind.dtype]
 
     def tensor(self, storage: StoredBytes, first: int, shape: Any, strides: Any) -> ArchivedTensor:
-        """The tensor that is a view of a storage. first, strides: in entries."""
+        """The tensor that is a view of a storage. first, strides: in entries. Raises ValueError if it does not fit into
+        the storage."""
         kind, shape, strides = np.dtype(NUMPY[storage.dtype]), tuple(shape), tuple(strides)
         whole_numbers = all(type(n) is int and n >= 0 for n in (first, *shape, *strides))
         if not whole_numbers or len(shape) != len(strides):

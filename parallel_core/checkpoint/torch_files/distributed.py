@@ -39,8 +39,9 @@ class _Stored:
 
 
 def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assembled]:
-    """Key -> tensor, of the tensors whose keys are wanted. Raises ValueError naming one of which a chunk is missing,
-    there twice, or beyond the tensor."""
+    """Key -> tensor, unread, of the tensors whose keys are wanted. Raises ValueError naming one of which a chunk is
+    missing, there twice, too short or beyond the tensor; also for a file that `.metadata` names and that is missing,
+    too short or compressed."""
     path, metadata = plain_file(folder, METADATA), _metadata(folder)
     places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
     found = {}
@@ -56,8 +57,9 @@ def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assem
 
 
 def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-    """(key, object) of the objects that are stored whole and whose keys are wanted, tensors in them unread. A slash and
-    the number of a part behind it are taken off a key, so one can come several times."""
+    """(key, content) of each archive whose key is wanted: an object, or a chunk if it is a tensor's key; tensors are
+    unread. A slash and all behind it (the number of a part) are taken off a key, also before `wanted` sees it, so one
+    key can come several times. Raises ValueError for a file that is missing, too short, compressed or not readable."""
     for index, info in _metadata(folder).get("storage_data").items():
         key = _index(index)[0].partition("/")[0]
         if wanted(key):
@@ -66,7 +68,8 @@ def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[
 
 
 def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """(file, offset, length) of every archive of the checkpoint."""
+    """(file, offset, length) of every archive of the checkpoint. Raises ValueError for a file that is missing, too
+    short or compressed."""
     for info in _metadata(folder).get("storage_data").values():
         stored = _stored(folder, info)
         yield stored.path, stored.offset, stored.length

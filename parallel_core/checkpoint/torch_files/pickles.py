@@ -9,7 +9,7 @@ import io
 import pickle
 import pickletools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 STORAGES = {
@@ -31,13 +31,14 @@ _TYPES = {"half": "float16", "float": "float32", "double": "float64", "long": "i
 
 
 class StandIn:
-    """An object of a class that is not imported: the class's name (`path`), the arguments it was made of, its state,
-    and its items."""
+    """An object of a class that is not imported: the class's name (`path`), the positional arguments it was made of,
+    its state, and its items."""
 
     path = ""
     arguments: tuple[Any, ...]
     state: Any
     items: list[Any]
+    """(key, value) pairs of a mapping, entries of a list or set."""
 
     def __new__(cls, *arguments: Any, **_: Any) -> "StandIn":
         """Make the object with its fields, also where a pickle builds it without calling its initialiser."""
@@ -55,15 +56,19 @@ class StandIn:
         """Take an entry of a pickled subclass of list or set."""
         self.items.append(value)
 
-    extend = add = append
+    add = append
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Take several entries of a pickled subclass of list."""
+        self.items.extend(values)
 
     def get(self, name: str) -> Any:
-        """The field `name` of its state; None if the state has none."""
+        """The field `name` of the object's state; None if the state has none, or is no dictionary."""
         return self.state.get(name) if isinstance(self.state, dict) else None
 
 
 class TypeName(str):
-    """The name of one of torch's types, such as a dtype."""
+    """The name of one of torch's types, such as a dtype, without "torch."."""
 
     __slots__ = ()
 
@@ -105,8 +110,8 @@ _BUILDERS = {
 
 
 class Unpickler(pickle.Unpickler):
-    """The reader of one pickle. `tensor(storage, offset, shape, stride)` makes the tensors of an archive; `storage(id)`
-    what a persistent id names."""
+    """The reader of one pickle, the bytes `data`. `tensor(storage, offset, shape, stride)` makes a tensor of an
+    archive; `storage(id)` gives the storage that a persistent id names."""
 
     def __init__(self, data: bytes, storage: Callable[[Any], Any], tensor: Callable[..., Any]) -> None:
         super().__init__(io.BytesIO(data), encoding="utf-8")
@@ -132,9 +137,9 @@ class Unpickler(pickle.Unpickler):
 def read_pickle(
     data: bytes, where: str, storage: Callable[[Any], Any] | None = None, tensor: Callable[..., Any] | None = None
 ) -> Any:
-    """The object in a pickle, objects of unknown classes as `StandIn`s. storage(id): what a persistent id names;
-    tensor(storage, offset, shape, stride): makes a tensor; None: a pickle with such is an error. Raises ValueError
-    naming `where` if the pickle cannot be read."""
+    """The object in a pickle, objects of unknown classes as `StandIn`s. storage(id) gives the storage that a persistent
+    id names; tensor(storage, offset, shape, stride) makes a tensor; where they are None, a pickle with storages or
+    tensors is refused. Raises ValueError, naming the file `where`, if the pickle is refused or cannot be read."""
 
     def none_here(*_: Any) -> Any:
         raise pickle.UnpicklingError("tensors are not expected in it")

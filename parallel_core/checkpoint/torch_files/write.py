@@ -25,7 +25,8 @@ class Namespace(dict[str, Any]):
 
 
 def write_archive(path: Path, content: Any) -> None:
-    """Write dictionaries, lists and plain values with `LazyTensor`s among them, one of which is in memory at a time."""
+    """Write `content` for `torch.load`: dictionaries, lists, tuples, plain values, `TypeName`s, `Namespace`s, and
+    `LazyTensor`s, one of which is in memory at a time. Raises KeyError for a tensor whose type is not in STORAGES."""
     tensors: list[LazyTensor] = []
     data = b"".join((pickle.PROTO + b"\2", *_pickled(content, tensors), pickle.STOP))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:

@@ -8,7 +8,9 @@ from parallel_core.partition import chunk_layers
 
 
 def shared_keys_fit(config: Sections) -> Iterator[Finding]:
-    """Check cross-layer attention: it needs ordinary attention, and each chunk begins with a layer that makes keys."""
+    """Check cross-layer attention, if any: it needs ordinary attention without an output gate, no layer pattern, no
+    multi-token prediction, no shortcut around experts and no noop layers, and each chunk begins with a layer that makes
+    keys."""
     model, parallel = config.model_config, config.parallel_config
     if model.cla_share_factor == 1:
         return

@@ -60,7 +60,8 @@ def sizes_of_context_parallelism(config: Sections) -> Iterator[Finding]:
 
 def padding_stays_zero(config: Sections) -> Iterator[Finding]:
     """Check --unaligned-linear where a size is padded since ranks do not divide it: no other option may read the
-    padding, or make it other than zero."""
+    padding, or make it other than zero: muon and --lora-dropout; where heads are padded also the attention variant dsa
+    and --compress-ratios."""
     model, parallel = config.model_config, config.parallel_config
     pads_heads, pads = "heads" in config.undivided, bool(config.undivided)
     sparse, compressed = model.sparse_attention.enabled, model.compressed_attention.enabled

@@ -105,7 +105,7 @@ def half_precision_flags(config: Sections) -> Iterator[Finding]:
 
 
 def types_agree(config: Sections) -> Iterator[Finding]:
-    """Check types: weights are float32 or of the compute type, which --bf16 and --fp16 agree with."""
+    """Check types: weights and initial embeddings are float32 or of the compute type, that of --bf16 and --fp16."""
     model, precision = config.model_config, config.training_config.precision
     if precision.bf16 and precision.fp16:
         return
@@ -156,8 +156,8 @@ def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
 
 
 def scores_can_be_clipped(config: Sections) -> Iterator[Finding]:
-    """Check --qk-clip and the log of largest scores: both need attention that tells its scores, and --qk-clip weights
-    that scale queries and keys."""
+    """Check --qk-clip and the log of largest scores: both need attention that tells its scores; --qk-clip goes with no
+    adapters, and with --qk-layernorm only in latent attention."""
     model, clip = config.model_config, config.model_config.qk_clip
     for name in (name for name in ("enabled", "log_largest") if getattr(clip, name)):
         for other, holds in (

@@ -245,8 +245,8 @@ def copies_have_no_delayed_scales(config: Sections) -> Iterator[Finding]:
 
 
 def copies_give_their_gradients_at_the_end(config: Sections) -> Iterator[Finding]:
-    """Check that no reduction of gradients overlaps the backward beside hot experts: their copies' gradients join the
-    owner's after the last backward only."""
+    """Check that no reduction of gradients overlaps the backward (--overlap-grad-reduce, --zero-stage 2 and 3) beside
+    hot experts: their copies' gradients join the owner's after the last backward only."""
     gradient = config.training_config.gradient
     if config.moe_config.hot_expert_num and (gradient.overlap_grad_reduce or gradient.zero_stage >= 2):
         other = "--overlap-grad-reduce" if gradient.overlap_grad_reduce else f"--zero-stage {gradient.zero_stage}"

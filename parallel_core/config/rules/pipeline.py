@@ -26,8 +26,9 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
-    """Check that the schedule takes as many micro-batches as each global batch size gives; of the sizes before the
-    last, only the first that it does not take is named."""
+    """Check that the schedule takes the stages, the virtual stages, the size of groups of micro-batches, and the
+    number of micro-batches of the final global batch size; where batch sizes change, of the earlier ones only the first
+    that it does not take is named."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     batch = Setting("--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})")
@@ -72,8 +73,8 @@ _EXCLUSIVE = {
 
 
 def folded_pipeline_fits(config: Sections) -> Iterator[Finding]:
-    """Check a folded pipeline: its first stage has both ends of the model, so that options for one end have no
-    place."""
+    """Check a folded pipeline, whose first stage has both ends of the model: it needs untied embeddings, and options
+    that set apart or count the stage of one end must be left out."""
     parallel, model = config.parallel_config, config.model_config
     if not parallel.placement.folded:
         return
@@ -182,7 +183,8 @@ def end_stages_leave_the_rest_even(config: Sections) -> Iterator[Finding]:
 
 
 def chunks_divide(config: Sections) -> Iterator[Finding]:
-    """Check that the chunks of a stage have equally many layers, unless a list gives other numbers."""
+    """Check that virtual stages divide the layers of each stage, unless --offset or a list for each chunk in
+    --num-layer-list gives every chunk its own number."""
     parallel, layers, chunks = config.parallel_config, config.model_config.num_layers, config.parallel_config.chunks
     if is_nested(parallel.num_layer_list) or parallel.offset is not None or config.has_too_many_stages:
         return

@@ -1,4 +1,4 @@
-"""Rules of recomputation in the backward pass."""
+"""Rules of recomputation in the backward pass, and of offloading."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Rules of batches, gradients, data and checkpoints."""
+"""Rules of batches, gradients, optimizer states, weights, data, vocabulary, adapters and checkpoints."""
 
 from collections.abc import Iterator
 

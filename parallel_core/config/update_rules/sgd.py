@@ -11,13 +11,13 @@ class SgdConfig(Config):
     """The update of --optimizer sgd; weight decay is added to the gradient."""
 
     sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
-    """Momentum of gradient descent; 0: none is kept."""
+    """Momentum of gradient descent; 0: each update follows its own gradient alone, and no state is kept."""
 
 
 SGD = UpdateRule(
     name="sgd",
     options=SgdConfig,
-    moments=lambda options: {MOMENTUM: "float32"},
+    moments=lambda options: {MOMENTUM: "float32"} if options.sgd_momentum else {},
     other_names={"SGD": {}},
     rate_by_width=(0, 1),
 )

@@ -56,8 +56,8 @@ OPENAI_KEYS = ("messages", "system", "tools")
 
 
 def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] | None) -> Columns:
-    """`columns` with the names that `--map-keys` gives, for those `keys` that the handler reads. Raises ValueError for
-    other keys, and for values that are no names."""
+    """`columns` with the names that `--map-keys` gives, for those `keys` that the handler reads; a column named null
+    or "" is not read. Raises ValueError for other keys, and for other values that are no names."""
     if map_keys is None:
         return columns
     given = dict(map_keys)

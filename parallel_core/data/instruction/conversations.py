@@ -18,7 +18,8 @@ Message = dict[str, Any]
 
 @dataclass
 class Conversation:
-    """Messages up to the last answer, and the answer, or two answers that are compared."""
+    """A conversation: `prompt`, the messages up to the last answer, and `responses`, that answer, or the chosen and the
+    rejected one that are compared."""
 
     prompt: list[Message]
     responses: list[Message]
@@ -31,8 +32,8 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """All messages, user and assistant in turn; for a conversation that `is_uneven` an empty question and an empty
-        answer instead."""
+        """The messages of `prompt` and then `responses`; for a conversation that `is_uneven` an empty question and an
+        empty answer instead."""
         if self.is_uneven:
             return [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
         return self.prompt + self.responses
@@ -44,8 +45,10 @@ class Conversation:
 
 
 def of_alpaca(row: Row, columns: Columns) -> Conversation:
-    """A conversation of Alpaca's columns: instruction and input are the prompt, output is the answer, history the turns
-    before. Raises BadRecord for a row without a text as its answer, and where another of these columns has no text."""
+    """A conversation of Alpaca's columns: instruction and input are the prompt, output is the answer (several in a list
+    are a `doubt`, as is an empty answer or question), history the turns before, system the system message. Raises
+    BadRecord where there is no answer, where history is no list of pairs of texts, and where another of these columns
+    holds something other than text."""
     prompt = [
         {"role": role, "content": text}
         for turn in _history(row, columns)
@@ -80,8 +83,9 @@ def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
 
 def of_sharegpt(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages: user (or observation) and assistant (or function call) in turn, after an
-    optional system message. Raises BadRecord where there are none, where they do not take turns or end with a question,
-    and for contents that are no text."""
+    optional system message; messages without content are left out after that order is checked. Raises BadRecord where
+    there is no message, where they do not take turns, where an odd number is left, and for contents that are no
+    text."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if len(turns) % 2:
@@ -91,7 +95,7 @@ def of_sharegpt(row: Row, columns: Columns) -> Conversation:
 
 def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages, up to a question that has a chosen and a rejected answer. Raises BadRecord
-    where an answer is missing, where the messages end with an answer, and as `of_sharegpt`."""
+    where an answer is missing, where an even number of messages is left, not an odd one, and else as `of_sharegpt`."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if not len(turns) % 2:
@@ -106,7 +110,8 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
     """A conversation of OpenAI's messages, with tool calls and reasoning: the first is of user or system, the last of
-    the assistant, others are of any known role. Raises BadRecord otherwise, and for contents that are no text."""
+    the assistant, others are of any known role. Raises BadRecord for other roles, where there is no message but one of
+    the system, and for contents that are no text."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):
@@ -130,8 +135,9 @@ def of_openai(row: Row, columns: Columns) -> Conversation:
 
 
 def of_hunyuan(row: Row, columns: Columns) -> Conversation:
-    """A conversation of Hunyuan's messages: system, user, assistant, again and again, none left out. Raises BadRecord
-    for another order or number of messages, and for contents that are no text."""
+    """A conversation of Hunyuan's messages: system, user (or observation), assistant (or function call), again and
+    again; messages without content are left out after that order is checked. Raises BadRecord for another order, where
+    the number that is left is not 3, 6, ..., and for contents that are no text."""
     messages, tags = _messages(row, columns), columns.tags
     turns = []
     for place, message in enumerate(messages):

@@ -16,7 +16,7 @@ from parallel_core.numerics.dtypes import Array
 def split_bounds(split: str, size: int) -> list[tuple[int, int]]:
     """(first conversation, one after the last) of train, valid and test, among `size` conversations. The share of each
     is rounded; if the three sum to more or fewer than `size`, train gets as many fewer or more.
-    Raises ConfigError for a `split` that is not one to three shares."""
+    Raises ConfigError for a `split` that is not one to three shares, or whose shares are all 0."""
     shares = split_shares(split)[:3]
     shares += [0.0] * (3 - len(shares))
     whole = sum(shares)
@@ -38,7 +38,8 @@ def order_of_samples(
     shuffle_all: bool = False,
     batch: int | None = None,
 ) -> NDArray[np.int32]:
-    """The numbers of the conversations first ... last - 1, as often as `samples` needs, in the order of training.
+    """The numbers of the conversations first ... last - 1 in the order of training, in whole passes: as many as
+    `samples` needs, at least one; empty if there are no conversations.
 
     shuffle: shuffle each pass anew. shuffle_all: then shuffle all passes together. batch: fill up each pass to whole
     batches of this size with the data's conversations 0, 1, ...

@@ -16,11 +16,11 @@ _INLINE_THOUGHT = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*", re.DOTALL)
 
 
 def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> list[str]:
-    """The texts of a conversation, sources and targets in turn.
+    """The texts of a conversation, sources and targets in turn, up to its last answer.
 
     thinks: answers begin with a thought. drops_thoughts: thoughts before the last question are left out, unless there
     are tools. Raises BadRecord for messages that the format has no place for, and for tools and tool calls that
-    are not of OpenAI's form.
+    are not of OpenAI's form; tools that are JSON, but no list, count as none.
     """
     tools = _tools(conversation.tools)
     turns = _turns(conversation.messages)
@@ -45,7 +45,8 @@ def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> l
 
 
 def _tools(tools: str) -> list[dict[str, Any]]:
-    """The functions' schemas in a JSON text of tools; empty for "". Raises BadRecord for other texts."""
+    """The functions' schemas in a JSON text of tools; empty for "" and for JSON that is no list. Raises BadRecord for
+    other texts."""
     if not tools.strip():
         return []
     try:

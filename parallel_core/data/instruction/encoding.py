@@ -51,12 +51,16 @@ class ConversationEncoder:
     room: int = UNCUT
     """The number of tokens of a conversation; a longer one is cut."""
     enable_thinking: bool | None = None
+    """Value of --enable-thinking. For templates that know thoughts: True gives an answer without a thought an empty
+    one, with loss; False and None put that into the source before it; False takes all thoughts out of answers."""
     drop_thinking: bool = True
+    """Whether DeepSeek V4's format leaves out thoughts before the last question."""
 
     def pairs(self, conversation: Conversation) -> list[Pair]:
-        """(ids of the source, ids of the target) of each turn; all turns together have at most `room` tokens, and the
-        last ones are left out if there is no room. Raises BadRecord for a message that the template cannot write, and
-        for tools of another form; with the tokenizer's own template also ValueError, as `tokens.chat`."""
+        """(ids of the source, ids of the target) of each turn, cut so that all turns together have at most `room`
+        tokens; turns behind a full room are left out. Raises BadRecord for a message that the template
+        cannot write, and for tools of another form; with the tokenizer's own template also ValueError, as
+        `tokens.chat`."""
         template = self.template
         if template is None:
             return self._cut(self._by_own_template(conversation), False)
@@ -184,21 +188,21 @@ def filled(slots: Slots, **values: str) -> Slots:
     return tuple(of(slot) if isinstance(slot, str) else slot for slot in slots)
 
 
-def joined(pairs: Sequence[Pair], efficient_eos: bool, eos: int, room: int | None = None) -> Pair:
-    """The ids and labels of all pairs one after the other; sources have no label. efficient_eos: `eos` is put behind
-    the last answer, and is the label of the first token of each later source. room: tokens that each pair is cut to by
-    itself (--neat-pack)."""
+def joined(pairs: Sequence[Pair], end: int | None, room: int | None = None) -> Pair:
+    """The ids and labels of all pairs one after the other; sources have no label. end: an id that is put behind the
+    last answer, and is the label of the first token of each later source; None: there is none. room: tokens that each
+    pair is cut to by itself (--neat-pack)."""
     ids: list[int] = []
     labels: list[int] = []
     for source, target in pairs:
         masked = [IGNORED] * len(source)
-        if ids and efficient_eos and source:
-            masked[0] = eos
+        if ids and end is not None and source:
+            masked[0] = end
         if room is not None:
             of_source, of_target = shares(len(source), len(target), room)
             source, masked, target = source[:of_source], masked[:of_source], target[:of_target]
         ids += source + target
         labels += masked + target
-    if efficient_eos:
-        ids, labels = [*ids, eos], [*labels, eos]
+    if end is not None:
+        ids, labels = [*ids, end], [*labels, end]
     return ids, labels

@@ -27,9 +27,10 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
     """A function from the numbers of samples of train, valid and test (None: one pass) to their data sets, None for a
     split without a share.
 
-    Files are opened before that function is called. Raises ValueError then for files that are missing, damaged, empty,
-    or made with another tokenizer, for several prefixes in one --data-path, and for a tokenizer without a token of
-    padding or an end of a text that is needed.
+    Opens the files at once, before that function is called. Raises ValueError if neither --data-path nor one such as
+    --train-data-path is given, for files that are missing, damaged, empty, or have an id that the model's vocabulary
+    lacks, for several prefixes in one such flag, for a template that cannot be read, for a
+    tokenizer with neither a token of padding nor an end of a text, and for one without an end of a text that is needed.
     """
     parts = _parts(config)
     rules, collator = _rules(config)
@@ -59,8 +60,8 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
 
 
 def conversations_per_epoch(config: AllConfig) -> int | None:
-    """The number of conversations of one pass over the training data; None: they have no share. Raises ValueError as
-    `instruction_datasets`."""
+    """The number of conversations of one pass over the training data; None: training has no share of them. Raises
+    ValueError for flags and files as `instruction_datasets`, not for the tokenizer."""
     part = _parts(config)[0]
     return part.bounds[1] - part.bounds[0] if part else None
 
@@ -142,14 +143,15 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
     pad = eos if own_pad is None else own_pad
     if pad is None:
         raise ValueError("the tokenizer has no token to fill up samples with; name one with --pad-token-id")
-    if data.reset_attention_mask and eos is None and not data.instruction.neat_pack:
+    looks = not data.instruction.neat_pack and data.instruction.fix_sub_seq_length <= 0
+    if data.reset_attention_mask and eos is None and looks:
         raise ValueError("--reset-attention-mask looks for ends of texts, which the tokenizer lacks: --eos-token-id")
     return eos, pad
 
 
 def own_ids(config: AllConfig) -> Facts:
-    """The special ids as the tokenizer's own files name them, without defaults: a tokenizer may have no token for
-    padding. Raises ValueError for a folder that is missing or damaged."""
+    """The special ids as a HuggingFace folder names them, without defaults: it may have no token for padding. Raises
+    ValueError for files that are missing or damaged. For other tokenizers the same as `tokenizer_facts`."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)
 

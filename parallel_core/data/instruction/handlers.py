@@ -37,7 +37,9 @@ class Handler:
     """Key of `conversations.CONVERTERS`; None: `encode` takes the row itself (LlamaFactory's: each source has its
     own)."""
     columns: Columns = field(default_factory=Columns)
+    """The names of a row's columns, where --map-keys gives no others."""
     map_keys: tuple[str, ...] = ()
+    """Keys that --map-keys may have; empty: it is refused."""
     keys: tuple[str, ...] | None = INSTRUCTION_KEYS
     """Names of the data sets that it writes; None: those of --json-keys."""
     has_template: bool = True
@@ -45,14 +47,15 @@ class Handler:
 
 
 def instruction(conversation: Conversation, setting: Setting) -> Sequences:
-    """One sequence in each data set: input_ids, attention_mask (ones), labels (input_ids, not shifted, with -100 at
-    questions; with a template of `efficient_eos` the first token of each question but the first has the end of a text
-    as its label). Raises BadRecord for a conversation without tokens, or one that the
-    template cannot write; ValueError for a tokenizer without an end of a text."""
+    """One sequence in each data set, of turns cut to --seq-length (`ConversationEncoder.pairs`): input_ids, ended by
+    the end of a text with a template of `efficient_eos` and, once more, with --append-eod; attention_mask (ones);
+    labels (input_ids, not shifted, with -100 at questions; with `efficient_eos` the first token of each question but
+    the first has the end of a text as its label). Raises BadRecord for a conversation without tokens, or one that the
+    template cannot write; ValueError for a tokenizer without an end of a text that is written."""
     template = setting.encoder.template
     pairs = setting.encoder.pairs(conversation)
-    efficient_eos = bool(template and template.efficient_eos)
-    return _with_eod(*joined(pairs, efficient_eos, setting.tokens.eos, setting.neat_room), setting)
+    end = setting.tokens.eos if template and template.efficient_eos else None
+    return _with_eod(*joined(pairs, end, setting.neat_room), setting)
 
 
 def _with_eod(ids: list[int], labels: list[int], setting: Setting) -> Sequences:
@@ -64,8 +67,10 @@ def _with_eod(ids: list[int], labels: list[int], setting: Setting) -> Sequences:
 
 
 def pair(conversation: Conversation, setting: Setting) -> Sequences:
-    """The sequences of a conversation with two answers: chosen_input_ids and chosen_labels (-100 where no loss is),
-    rejected_input_ids and rejected_labels. Raises BadRecord for a conversation that the template cannot write."""
+    """The sequences of a conversation with two answers: chosen_input_ids and chosen_labels (-100 before the answer),
+    rejected_input_ids and rejected_labels; none is cut; with a template of `efficient_eos` the end of a text ends each.
+    Raises BadRecord for a conversation that the template cannot write, ValueError with a template of `efficient_eos`
+    for a tokenizer without an end of a text."""
     template = setting.encoder.template
     end = [setting.tokens.eos] if template and template.efficient_eos else []
     whole = replace(setting.encoder, room=10**9)
@@ -80,9 +85,10 @@ def pair(conversation: Conversation, setting: Setting) -> Sequences:
 
 
 def reward(conversation: Conversation, setting: Setting) -> Sequences:
-    """The sequences of a conversation without its last answer: input_ids, attention_mask (ones), and for each of
-    --dataset-additional-keys the ids of the row's text under that key. The key `labels` is the last answer.
-    Raises BadRecord for a row without text under a key, or a conversation that the template cannot write."""
+    """The sequences of a conversation, cut to --seq-length, without its last answer: input_ids, attention_mask (ones),
+    and for each of --dataset-additional-keys the ids of the row's text under that key, for the key `labels` those of
+    the last answer. Raises BadRecord for a row without text under a key, or a conversation that the template cannot
+    write."""
     turns = setting.encoder.pairs(conversation)
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}
@@ -93,9 +99,10 @@ def reward(conversation: Conversation, setting: Setting) -> Sequences:
 
 
 def hunyuan(conversation: Conversation, setting: Setting) -> Sequences:
-    """The sequences of a conversation by the tokenizer's own template; the tokens from <|extra_0|> to <|eos|> carry
-    loss. Raises ValueError for a tokenizer without these tokens or a chat template, BadRecord for a conversation
-    without tokens."""
+    """The sequences of a conversation by the tokenizer's own template, cut to `setting.room` and with --append-eod
+    ended by the end of a text: input_ids, attention_mask (0 at the padding id), labels (-100 but for tokens from each
+    <|extra_0|> to its <|eos|>, which carry loss, and that end). Raises ValueError for a tokenizer without these tokens
+    or a chat template, BadRecord for a conversation without tokens."""
     tokens = setting.tokens
     names = {"observation": "tool", "function": "assistant"}
     messages = [{**m, "role": names.get(m["role"], m["role"])} for m in conversation.prompt + conversation.responses]

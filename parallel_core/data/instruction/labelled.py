@@ -12,7 +12,8 @@ class LabelledDataset:
     """Samples of a data set whose sequences have twice the length: tokens, then for each the label of the next token.
 
     A negative token -1 - i is the token i that ends a conversation. Each conversation's loss counts alike, however long
-    its answers are: its mask (the whole sample's, if conversations are not kept apart) sums up to one.
+    its answers are: its mask (the whole sample's, if conversations are not kept apart) sums up to one, or to 0 without
+    labels.
     """
 
     def __init__(self, dataset: Any, seq_length: int, keeps_apart: bool) -> None:

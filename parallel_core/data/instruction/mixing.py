@@ -31,8 +31,9 @@ _COLUMNS = {
 
 
 def listed_sources(names: str, dataset_dir: str | None) -> list[Source]:
-    """The data sets `names`, separated by commas, as the `dataset_info.json` of a folder lists them. Raises ValueError
-    where the file or a data set is missing or wrong."""
+    """The data sets `names`, separated by commas, as `dataset_info.json` in the folder `dataset_dir` lists them; of a
+    name with slashes the part behind the last counts. Raises ValueError where the folder is None, or the file or a data
+    set is missing or wrong."""
     if dataset_dir is None:
         raise ValueError("--handler-name LlamaFactoryInstructionHandler needs --dataset-dir, with a dataset_info.json")
     path = Path(dataset_dir, "dataset_info.json")
@@ -51,6 +52,9 @@ def _source(name: str, given: Any, path: Path) -> Source:
     formatting = given.get("formatting", "alpaca") if isinstance(given, dict) else None
     if formatting not in _COLUMNS or not isinstance(given.get("file_name"), str):
         raise ValueError(f"{path}: {name} must have a file_name, and formatting {' or '.join(_COLUMNS)}")
+    wrong = [key for key in ("columns", "tags") if not isinstance(given.get(key, {}), dict)]
+    if wrong:
+        raise ValueError(f"{path}: {name}: {wrong[0]} must be an object of names")
     if given.get("ranking"):
         raise ValueError(f"{path}: {name} is for comparisons (ranking); give --handler-name AlpacaStylePairwiseHandler")
     columns = Columns(tags=OPENAI_TAGS if formatting == "openai" else Tags())
@@ -64,11 +68,11 @@ def _source(name: str, given: Any, path: Path) -> Source:
 def interleaved(
     lengths: Sequence[int], probabilities: Sequence[float] | None, seed: int, until_all: bool
 ) -> Iterator[tuple[int, int]]:
-    """The number of the data set, and of the record in it, of each record of the mixture: in turn, or drawn with
-    `probabilities` as HuggingFace's datasets draws them.
+    """(number of the data set, number of the record in it) of each record of the mixture: data sets in turn, or drawn
+    with `probabilities` and `seed` as HuggingFace's datasets draws them.
 
-    lengths: records of each data set. until_all: until the last data set ends, where shorter ones begin again; else
-    until the first ends.
+    lengths: records of each data set, none 0. until_all: until the last data set ends, where shorter ones begin again;
+    False: until the first ends. Without probabilities each data set gives a record in the last round, too.
     """
     if probabilities is None:
         for number in range(max(lengths) if until_all else min(lengths)):

@@ -38,7 +38,8 @@ _REFUSALS = {
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionOptions:
-    """The options of a run of preprocessing with a handler, named as its flags."""
+    """The options of a run of preprocessing with a handler, named as its flags. Raises ValueError, with all mistakes,
+    for values that are wrong or contradict each other; with an unknown handler that mistake alone."""
 
     input: str
     output_prefix: Path

@@ -46,24 +46,25 @@ class _Item(NamedTuple):
 
 
 def data_set(prefix: Path, key: str) -> str:
-    """The path of a data set, without .bin and .idx, by the output prefix and its name."""
+    """The path of a data set, without .bin and .idx, by the output prefix and the data set's name `key`."""
     return f"{prefix}_{key}_document"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run up to which records are encoded."""
+    """The progress of a run: the numbers of items and documents so far, and the counts of records."""
 
     items: int = 0
     """The number of conversations and rows so far, with those that were then left out."""
     documents: int = 0
+    """The number of documents so far, before packing."""
     report: Report = field(default_factory=Report)
     """Counts of records by outcome."""
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> "Progress":
-        """The state that `content` describes, its counts in place of those of `report`; {}: that of a run that
-        begins."""
+        """The state that `content` describes, with a copy of `report` that has the counts of `content`; {}: the state
+        at the start of a run."""
         counts = {name: content.get(name, 0) for name in ("items", "documents")}
         return cls(**counts, report=replace(report, **content.get("report", {})))
 
@@ -74,8 +75,8 @@ class Progress:
 
 
 def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions, log: TextIO | None = None) -> Report:
-    """Write the data sets that a handler makes of `--input`: int32, one document a record. Returns the counts of
-    records.
+    """Write the data sets that a handler makes of `--input`: int32, one document a record, with --pack one a pack.
+    Returns the counts of records.
 
     log: gets the progress; None: the error stream.
     Raises ValueError for input that cannot be read, or holds nothing to train on, for a record at which --on-bad-record
@@ -229,34 +230,27 @@ def _document(
     place: str, sequences: Sequences | BadRecord, options: InstructionOptions, report: Report
 ) -> Document | None:
     """The document that is written for a record; None: the record is left out, which the report counts."""
-    wrong = _wrong(sequences, options)
-    if wrong is not None:
-        report.left_out_for(place, wrong)
+    if not isinstance(sequences, BadRecord) and not any(sequences.values()):
+        sequences = BadRecord("no text")
+    if isinstance(sequences, BadRecord):
+        report.left_out_for(place, sequences)
         return None
-    assert not isinstance(sequences, BadRecord)
-    if options.pack:
-        report.written += 1
-        return {key: [parts[0][: _room(options)]] for key, parts in sequences.items()}
+    if options.neat_pack:
+        room = _room(options)
+        sequences = {key: [part[:room] for part in parts] for key, parts in sequences.items()}
     too_long = _too_long(sequences, options.seq_length)
     for length in too_long.values():
-        report.left_out_for(place, _longer(length, options))
-    report.written += max(map(len, sequences.values())) - len(too_long)
+        report.left_out_for(
+            place, BadRecord(f"too long: {length} tokens, --seq-length {options.seq_length} takes fewer")
+        )
+    written = max(map(len, sequences.values())) - len(too_long)
+    report.written += written
+    if options.pack and not written:
+        return None
     return {
         key: [part for number, part in enumerate(parts) if number not in too_long] if parts else None
         for key, parts in sequences.items()
     }
-
-
-def _wrong(sequences: Sequences | BadRecord, options: InstructionOptions) -> BadRecord | None:
-    """The reason why nothing is written of a record; None: something is."""
-    if isinstance(sequences, BadRecord):
-        return sequences
-    if not any(sequences.values()):
-        return BadRecord("no text")
-    # A conversation longer than a pack is cut with --neat-pack and dropped without it.
-    if options.pack and not options.neat_pack and (length := len(sequences["input_ids"][0])) > _room(options):
-        return _longer(length, options)
-    return None
 
 
 def _room(options: InstructionOptions) -> int:
@@ -267,23 +261,20 @@ def _room(options: InstructionOptions) -> int:
 
 def _too_long(sequences: Sequences, most: int | None) -> dict[int, int]:
     """Place in its list -> length, of each sequence of `most` tokens or more (None: no limit); as in MindSpeed-LLM
-    these are left out of their document, which stays."""
+    these are left out of their document, which without --pack stays."""
     if most is None:
         return {}
     lengths = [(number, len(part)) for parts in sequences.values() for number, part in enumerate(parts)]
     return {number: length for number, length in sorted(lengths) if length >= most}
 
 
-def _longer(length: int, options: InstructionOptions) -> BadRecord:
-    return BadRecord(f"too long: {length} tokens, --seq-length {options.seq_length} takes fewer")
-
-
 def _write_packs(run: Unfinished, setting: Setting, options: InstructionOptions) -> None:
     """Pack the samples that the run has encoded, and write them as its data sets."""
     by_key = {key: run.documents(which) for which, key in enumerate(options.keys)}
     samples: list[Sample] = [
-        {key: parts[0] for key, parts in zip(by_key, document, strict=True)}
+        dict(zip(by_key, parts, strict=True))
         for document in zip(*by_key.values(), strict=True)
+        for parts in zip(*document, strict=True)
     ]
     packs = packed(samples, _room(options) + 1, setting.tokens.pad, options.neat_pack)
     with ExitStack() as stack:

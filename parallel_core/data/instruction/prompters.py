@@ -1,4 +1,4 @@
-"""Handlers without a template: running text, and instructions under Alpaca's fixed headings."""
+"""Handlers without a template: running text, and questions under Alpaca's fixed headings or with Baichuan's ids."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,14 @@ Turn = tuple[str, str]
 
 
 def pretrain(row: Row, setting: Setting) -> Sequences:
-    """Running text: the row's text under each of --json-keys; no sequence where it is empty. Raises BadRecord
-    where there is none."""
+    """Running text: the row's text under each of --json-keys, padded by --pad-to-multiple-of; no sequence where it is
+    empty. Raises BadRecord where there is none."""
     return {key: _running(text_under(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
 
 
 def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
-    """Running text: an instruction with its answer; without an input the word None, as MindSpeed-LLM writes it.
-    Raises BadRecord where both are missing."""
+    """Running text: `instruction`, `input` and `output`; the word None for one that is missing, and for an empty
+    `input`, as MindSpeed-LLM writes it. Raises BadRecord where both instruction and output are missing."""
     given = f" Input:\n{row['input']}" if row.get("input") else "None"
     values = {"{instruction}": row.get("instruction"), "{input}": given, "{output}": row.get("output")}
     if values["{instruction}"] is None and values["{output}"] is None:
@@ -38,8 +38,8 @@ def sharegpt_pretrain(row: Row, setting: Setting) -> Sequences:
 
 
 def stack_overflow(row: Row, setting: Setting) -> Sequences:
-    """Running text: a question about Python (`title`, `question_body`) with its answer (`answer_body`). Raises
-    BadRecord where one of these texts is missing."""
+    """Running text: a question about Python (`title`, `question_body`) with its answer (`answer_body`), padded by
+    --pad-to-multiple-of. Raises BadRecord where one of these texts is missing."""
     title, question, answer = (text_under(row, key) for key in ("title", "question_body", "answer_body"))
     whole = f"In python, {title}\n### Question:\n{question}\n### Response:\n{answer}\n"
     return {"text": _running(whole, setting, setting.pad_to_multiple_of)}
@@ -75,16 +75,18 @@ def general(row: Row, setting: Setting) -> Sequences:
 
 
 def leetcode(row: Row, setting: Setting) -> Sequences:
-    """A question and its answer: the problem in `code_with_problem` is asked, `code_only` and `explanation_only` are
-    answered. Raises BadRecord where one of these texts is missing."""
+    """A question and its answer: the part of `code_with_problem` before its code (```) is asked, `code_only` and
+    `explanation_only` are answered. Raises BadRecord where one of these texts is missing."""
     asked = text_under(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
     answer = f"{text_under(row, 'code_only')}\n{text_under(row, 'explanation_only')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, answer)], setting)
 
 
 def belle(row: Row, setting: Setting) -> Sequences:
-    """Turns that `Human:` and `Assistant:` begin within the text `instruction`; `output` answers the last. Raises
-    BadRecord where one of these texts is missing, or `instruction` has no turn."""
+    """Turns that `Human:` and `Assistant:` begin within the text `instruction`; `output` takes the place of the last
+    one's text, and alone has labels. As in MindSpeed-LLM a text without `Assistant:` behind its `Human:` counts as an
+    answer, so that the last question is lost where `instruction` does not end with `Assistant:`. Raises BadRecord where
+    `instruction` or `output` is missing, or `instruction` is empty."""
     turns: list[Turn] = []
     for part in filter(None, text_under(row, "instruction").split("Human:")):
         asked, *answered = part.split("Assistant:")
@@ -96,8 +98,9 @@ def belle(row: Row, setting: Setting) -> Sequences:
 
 
 def moss(row: Row, setting: Setting) -> Sequences:
-    """A sequence for each turn of a MOSS chat, with the turns before it. Raises BadRecord for a row whose `chat` is not
-    an object of turns with the texts `Human` and `MOSS`."""
+    """A sequence for each turn of a MOSS chat, with the turns before it; in each the last answer alone has labels.
+    Turns that are empty objects are left out, and --append-eod adds nothing. Raises BadRecord for a row whose `chat` is
+    not an object of turns with the texts `Human` and `MOSS`, or holds no turn but empty ones."""
     turns: list[Turn] = []
     documents = []
     for asked, answered in _moss_turns(row):
@@ -107,8 +110,9 @@ def moss(row: Row, setting: Setting) -> Sequences:
 
 
 def moss_turns(row: Row, setting: Setting) -> Sequences:
-    """A MOSS chat in Baichuan's form: an id before each text, and the end-of-text id as the label of each user's id,
-    which would else have none. Raises BadRecord as `moss`."""
+    """A MOSS chat in Baichuan's form: the speaker's id before each text, and the end-of-text id behind the last. That
+    is the label of the user's ids, too, which would else have none. Raises BadRecord as `moss`, ValueError for a
+    tokenizer without an end of a text."""
     tokenizer, eos = setting.tokens.tokenizer, setting.tokens.eos
     ids: list[int] = []
     labels: list[int] = []

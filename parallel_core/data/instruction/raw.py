@@ -44,8 +44,9 @@ def _under(row: Row, keys: Sequence[str]) -> str:
 
 
 def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded | None:
-    """Ids and labels of a record, at most `rules.length` + 1; None for a record that Patch leaves out: as one text,
-    where it is longer; as messages, where the question alone has `rules.length` ids or more.
+    """Ids and labels of a record; None for a record that Patch leaves out. As one text (LLama-Pretrain-Raw), with `eos`
+    behind it, it is cut to `rules.length` + 1 ids, and left out if none of these is `eos`; as messages it is cut to
+    `rules.length` ids, and left out if the question alone has as many.
 
     Raises BadRecord for a record that has no question or no answer, or whose question the chat template writes
     differently once it is answered; ValueError for messages that the chat template does not take.
@@ -109,7 +110,7 @@ class RawRecords:
 
 
 class RawDataset:
-    """Sample i is record i of its file, again and again from the first."""
+    """Sample i is record i of those of a file that fit into a sample (`RawRecords`), again and again from the first."""
 
     def __init__(self, records: RawRecords, seq_length: int, size: int) -> None:
         """size: the number of samples that are needed; it is rounded up to whole passes over the records, at least
@@ -138,15 +139,16 @@ class RawDataset:
         }
 
     def documents_of(self, number: int) -> str:
-        """The record that a sample is made of."""
+        """The file and line of the record that a sample is made of, as text."""
         return self.records.places[number % self.samples_per_epoch]
 
 
 def raw_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[RawDataset | None]]:
-    """A function from the numbers of samples of train, valid and test to their data, None for one without a file.
+    """A function from the numbers of samples of train, valid and test (None, and all with --dataloader-type cyclic: one
+    pass) to their data, None for one without a file.
 
-    Files are read and tokenised before that function is called, each once. Raises ValueError then for mistakes in
-    them, and for a tokenizer without an end of a text.
+    Reads and tokenises each file once, before that function is called. Raises ValueError for mistakes in the files, and
+    for a tokenizer without an end of a text.
     """
     data, tokenizer = config.dataset_config, tokenizer_of(config)
     rules, length = _rules(config), config.model_config.seq_length

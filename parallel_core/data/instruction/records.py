@@ -1,4 +1,4 @@
-"""Rows of data files with their places, and the counts of those that are left out."""
+"""Rows of data files with their places, and the counts of those that are read, written and left out."""
 
 import json
 from collections.abc import Iterator
@@ -60,8 +60,8 @@ class Report:
         self.left_out.append(f"{place}: {error}")
 
     def is_written(self, place: str, doubt: str) -> bool:
-        """Count a doubtful record, and return whether it is written: with --on-bad-record reference, as MindSpeed-LLM
-        does; otherwise it is left out. Raises ValueError with --on-bad-record stop."""
+        """Count a doubtful record, and return whether it is written: True with --on-bad-record reference, as in
+        MindSpeed-LLM; False with skip. Raises ValueError with stop."""
         if self.on_bad_record != "reference":
             self.left_out_for(place, BadRecord(doubt))
             return False
@@ -69,7 +69,7 @@ class Report:
         return True
 
     def with_more(self, later: "Report") -> "Report":
-        """The sum of this report and a later one."""
+        """The sum of this report and a later one; both stay as they are."""
         return Report(
             self.on_bad_record,
             self.read + later.read,
@@ -91,7 +91,7 @@ class Report:
 
 
 def text_under(row: Row, key: str | None) -> str:
-    """The text in a row under a key. Raises BadRecord if there is none."""
+    """The text in a row under a key, maybe empty. Raises BadRecord where there is none, or something else."""
     value = row.get(str(key))
     if not isinstance(value, str):
         raise BadRecord(f"{key!r} must be a text: is {value!r}"[:200])
@@ -99,9 +99,10 @@ def text_under(row: Row, key: str | None) -> str:
 
 
 def record_files(path: str | Path) -> list[Path]:
-    """The files of `path`: the file itself, or all files of a folder in the order of their names.
+    """The files of `path`: the file itself, or all files in a folder and its subfolders, but those whose own names
+    begin with a dot, in the order of their paths.
 
-    Raises ValueError for a path that does not exist, an empty folder, or a file of an unknown kind.
+    Raises ValueError for a path that does not exist, a folder without such files, or a file of an unknown kind.
     """
     path = Path(path)
     files = sorted(f for f in path.rglob("*") if f.is_file() and f.name[0] != ".") if path.is_dir() else [path]
@@ -118,8 +119,9 @@ def record_files(path: str | Path) -> list[Path]:
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
-    """The records of a file, or of all files of a folder, in order. Raises ValueError for a file that cannot be
-    read, for want of a package, too, and as `record_files`."""
+    """The records of a file, or of all files of a folder, in order; blank lines of JSON files are left out, and a line
+    that is no JSON object has an `UnreadableRecord` as its row. Raises ValueError for a file that cannot be read, or
+    that takes a package which is not installed, and as `record_files`."""
     before = 0
     for file in record_files(path):
         for record in READERS[kind(file)](file):

@@ -29,8 +29,10 @@ class SampleRules:
     """Whether documents are kept from attending to each other: those that the attention mask numbers (`neat`), or that
     `eos` ends."""
     neat: bool = False
+    """Whether the data were packed with --neat-pack, so that the attention mask numbers their documents."""
     fixed_length: int = -1
-    """The number of tokens of each document, wherever conversations end; -1: documents end with conversations."""
+    """The number of tokens of each document that `reset_attention_mask` keeps apart, wherever conversations end; -1:
+    documents end with conversations."""
     cut_max_seqlen: bool = False
     """Whether a conversation that is too long is cut at its end; else question and answer of each turn are cut by their
     shares."""
@@ -68,7 +70,8 @@ class Conversations:
 
 
 def sampled(conversation: Sample, rules: SampleRules) -> Sample:
-    """A conversation as a sample of at most `seq_length` tokens, by the rules."""
+    """A conversation as a sample of at most `seq_length` tokens, by the rules; with `reset_attention_mask` it is cut at
+    its end and has `document_starts`."""
     ids, labels = conversation["input_ids"], conversation["labels"]
     if rules.reset_attention_mask:
         kept = {part: array[: rules.seq_length] for part, array in conversation.items()}
@@ -81,8 +84,8 @@ def sampled(conversation: Sample, rules: SampleRules) -> Sample:
 
 
 def document_starts(sample: Sample, rules: SampleRules) -> Ids:
-    """The first position of each token's document [n]. Each token of padding of `neat` data is a document of its
-    own."""
+    """The first position of each token's document [n]: documents of `fixed_length` if that is set, else with `neat`
+    those that the attention mask numbers (each token of padding is one of its own), else those that `eos` ends."""
     places = np.arange(len(sample["input_ids"]), dtype=np.int32)
     if rules.fixed_length > 0:
         return places // rules.fixed_length * rules.fixed_length

@@ -1,4 +1,4 @@
-"""The settings of handlers, and the form of their results."""
+"""The settings of the handlers (--handler-name) that turn rows of data into tokens, and the form of their results."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ Sequences = dict[str, list[list[int]]]
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of handlers; sent to worker processes."""
+    """The settings of the handlers (--handler-name); sent to worker processes."""
 
     tokens: ConversationTokens
     encoder: ConversationEncoder
@@ -27,9 +27,11 @@ class Setting:
     @property
     def eod(self) -> int:
         """The id that --append-eod puts behind each sample. Raises ValueError if the tokenizer has none."""
+        if self.tokens.end is None:
+            raise ValueError("--append-eod: the tokenizer has no token that ends a text; leave it out, or give another")
         return self.tokens.eos
 
 
 def labelled(ids: list[int], labels: list[int]) -> Sequences:
-    """The sequences of one conversation in the three data sets; its attention mask is ones."""
+    """The sequences of one conversation in the data sets input_ids, attention_mask (all ones) and labels."""
     return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}

@@ -86,7 +86,8 @@ def encoded(
 
 
 def conversations(row: Row | UnreadableRecord) -> list[list[Message]]:
-    """The conversations of a row: a system message begins a new one. Raises BadRecord for a row of another form."""
+    """The conversations of a row: a system message begins a new one. Raises BadRecord for a row of another form, an
+    unknown role, and an answer that follows neither a user's nor a tool's message, but for one that begins the row."""
     if isinstance(row, UnreadableRecord):
         raise row
     messages = row.get("messages")
@@ -156,8 +157,8 @@ class SFTDataset:
 
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> ConversationRows:
-        """The rows of the .jsonl, .json or parquet file `path_prefix`, its whole path, not None. Raises ValueError as
-        `ConversationRows`."""
+        """The rows of the file or folder `path_prefix`, given with its ending (.jsonl, .json, .parquet). Raises
+        ValueError as `ConversationRows`, AssertionError for None."""
         assert path_prefix is not None
         return ConversationRows(path_prefix)
 
@@ -165,11 +166,12 @@ class SFTDataset:
         return self.num_samples
 
     def packed(self, number: int) -> dict[str, NDArray[np.int32]]:
-        """Sample `number`: tokens, labels of the next token (-100 or padding: no loss), position_ids, each [s]; and
-        cu_seqlens [conversations + 1], the positions where conversations begin, and s.
+        """Sample `number`: tokens, labels of the next token (-100 or padding: no loss), position_ids from the start of
+        each conversation, all [s]; and cu_seqlens [conversations + 1], the positions where conversations begin, and s.
 
-        A row that is longer than a sequence is cut at the end, with padding as the last label. Raises ValueError for a
-        row that cannot be tokenised.
+        A row that is longer than a sequence is cut at the end, with padding as the last label. With context parallelism
+        each conversation is padded to a multiple of twice the context-parallel size. Raises ValueError for a row that
+        cannot be tokenised.
         """
         config, row = self.config, int(self.indices[number % len(self.indices)])
         assert isinstance(config.tokenizer, MegatronTokenizer) and config.tokenizer.pad is not None

@@ -53,8 +53,9 @@ class Style:
     system_in_user: bool = False
     """Whether the system message is a part of the first user message."""
     reasons: bool = False
-    """Whether an answer without a thought gets an empty one."""
+    """Whether an answer without a thought gets an empty one, in the answer or before it."""
     is_deepseek4: bool = False
+    """Whether conversations are written in DeepSeek V4's format (`deepseek4`), not by slots."""
 
 
 STYLES = {
@@ -78,8 +79,11 @@ class Template:
     tool_format: str
     """Name of the form in which tools are described (`tool_texts.described`)."""
     default_system: str
+    """The system message of a conversation without one; "": none."""
     stop_words: tuple[str, ...]
+    """Tokens that end an answer, which the tokenizer gets."""
     thought_words: tuple[str, str]
+    """The texts before and behind a thought."""
     efficient_eos: bool
     """Whether there is one end of text, behind the last answer, instead of one behind each."""
     replace_eos: bool
@@ -87,7 +91,8 @@ class Template:
 
     @property
     def named_tokens(self) -> set[str]:
-        """Names of the tokens in the slots of all formats, for each of which the tokenizer must have an id."""
+        """Names of the tokens in the slots of all formats, for each of which the tokenizer must have an id, or an
+        unknown token that stands for it."""
         return {slot.name for slots in self.formats.values() for slot in slots if isinstance(slot, NamedToken)}
 
 
@@ -105,7 +110,8 @@ def load_template(name: str, path: str | Path = TABLE) -> Template:
 
 
 def load_table(path: str | Path = TABLE) -> dict[str, dict[str, Any]]:
-    """Name -> row of a table of templates. Raises ValueError for a file that is none."""
+    """Name -> row of a table of templates, of several with one name the last. Raises ValueError for a file that is
+    none."""
     flag = "--prompt-type-path"
     try:
         rows = json.loads(Path(path).read_bytes())

@@ -20,6 +20,7 @@ class ConversationTokens:
     end: int | None
     """The id that ends a text; None: there is none."""
     padding: int | None
+    """The id of padding; None: the tokenizer has none of its own."""
     named: dict[str, int]
     """Name -> id of the tokens that the template names."""
 
@@ -27,7 +28,7 @@ class ConversationTokens:
     def eos(self) -> int:
         """The id that ends a text. Raises ValueError if there is none."""
         if self.end is None:
-            raise ValueError("the tokenizer has no token that ends a text; give another, or leave out --append-eod")
+            raise ValueError("the tokenizer has no token that ends a text; give another tokenizer")
         return self.end
 
     @property
@@ -56,8 +57,9 @@ class ConversationTokens:
 
 
 def tokens_for(template: Template | None, tokenizer: MegatronTokenizer) -> ConversationTokens:
-    """`tokenizer` as a template needs it: the template's stop words are added to its vocabulary. template: None
-    where the tokenizer's own template writes the messages; nothing is added then.
+    """`tokenizer` as a template needs it: the template's stop words, and `END_OF_TEXT` if there is no end of text, are
+    added to its vocabulary, in place. With `replace_eos` the first stop word is the end of text. template: None where
+    the tokenizer's own template writes the messages; nothing is added then.
 
     Raises ValueError for a token that the template names, if the vocabulary has neither it nor an unknown token, and
     for a template that adds tokens, if the tokenizer takes none.

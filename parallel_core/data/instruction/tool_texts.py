@@ -18,9 +18,10 @@ _THOUGHT = re.compile(r"<think>.*</think>", re.DOTALL)
 
 def described(tools: str, tool_format: str) -> str:
     """The part of the system message that describes `tools`, a JSON text: by a line of JSON for each (qwen, qwen3) or
-    in words (default), "" in any other format.
+    in words (default); "" for an empty list and in any other format.
 
-    Tools that are no JSON list of objects: BadRecord is raised where there are lines of JSON, else "" is returned.
+    Raises BadRecord with qwen and qwen3 for tools that are no JSON list of objects; these, and tools without a name or
+    parameters, give "" in the format default.
     """
     if tool_format in _WRAPPED:
         given = parsed(tools)

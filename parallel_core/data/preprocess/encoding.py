@@ -33,12 +33,15 @@ class Encoded(NamedTuple):
     parts: list[Part]
     """The part of each stream: key after key, and for each key partition after partition."""
     documents: int
+    """The number of documents, with those without text."""
     tokens: list[int]
     """The number of tokens for each key."""
     wrong: list[str]
     """Place and reason of each record that cannot be tokenised."""
     end: Position
+    """The place in the input where the block ends."""
     bytes_read: int
+    """Bytes of all files, as they lie on the disk, up to the block's end."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Encoder:
 
     @property
     def token_type(self) -> type[np.number[Any]]:
-        """The type of the data set's tokens, the smallest that holds the vocabulary."""
+        """The type of the data set's tokens, uint16 or int32, by the size of the vocabulary (`smallest_token_type`)."""
         return smallest_token_type(self.tokenizer.vocab_size)
 
     def _tokenized(self, found: dict[int, tuple[str, Texts]], wrong: list[str]) -> dict[int, dict[str, Sequences]]:
@@ -106,6 +109,8 @@ class Encoder:
 
 
 def part_of(documents: list[Sequences], token_type: type[np.number[Any]]) -> Part:
+    """The documents as a part of a stream, tokens as `token_type`. Raises ValueError for an id that this type
+    does not hold."""
     sequences = [sequence for document in documents for sequence in document]
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     ids = np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum(dtype=np.int64)))

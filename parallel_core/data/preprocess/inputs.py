@@ -38,7 +38,7 @@ BEGINNING = Position()
 
 
 class Block(NamedTuple):
-    """A run of lines of a file, or of rows, or the whole text of one."""
+    """A piece of a file: a run of its lines or rows, or its whole text."""
 
     file: Path
     content: bytes | list[Row]
@@ -49,7 +49,9 @@ class Block(NamedTuple):
     `blocks`."""
 
     def documents(self, keys: Sequence[str]) -> Iterator[tuple[int, str, Texts | BadRecord]]:
-        """For each document its number among the lines of all files, its place, and its texts or the error in it."""
+        """(number, place, content) of each document: its number, from 0, among the lines of all files, blank ones
+        counted; its file and line (a plain text's file alone); its texts under `keys` or the error in it. Blank lines
+        are no documents."""
         if kind(self.file) not in READERS:
             yield self.start.all_lines, str(self.file), _texts(_text(self.content), keys)
             return
@@ -86,8 +88,8 @@ def _texts(row: Row | UnreadableRecord, keys: Sequence[str]) -> Texts | BadRecor
 
 
 def input_files(given: str) -> list[Path]:
-    """The files of `--input` in the order of their names: the file, all of a folder that are not hidden, or those that
-    match a pattern. Raises ValueError where there is none."""
+    """The files of `--input` in the order of their paths: the file, all of a folder and its subfolders that are not
+    hidden, or those that match a pattern. Raises ValueError where there is none."""
     path = Path(given)
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file.relative_to(path))]
@@ -105,8 +107,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def blocks(files: Sequence[Path], start: Position = BEGINNING) -> Iterator[Block]:
-    """The blocks of the files, in order, from `start` on. Raises ValueError for a file that cannot be unpacked, for
-    want of a package, too."""
+    """The blocks of the files, in order, from `start` on. Raises ValueError for a file that cannot be unpacked or read,
+    for want of a package, too."""
     before = 0
     for number, file in enumerate(files):
         if number < start.file:
@@ -174,7 +176,8 @@ READERS: dict[str, Callable[[Path, Position], Iterator[Block]]] = {
 
 
 def read_documents(path: Path, keys: Sequence[str] = ("text",)) -> Iterator[Texts]:
-    """The texts of each document of a file or of a folder. Raises ValueError for the first one that is wrong."""
+    """The texts under `keys` of each document of the files at `path`, as for `input_files`. Raises ValueError where
+    there is no file, for one that cannot be read, and for the first document that is wrong."""
     for block in blocks(input_files(str(path))):
         for _, place, texts in block.documents(keys):
             if isinstance(texts, BadRecord):

@@ -18,15 +18,16 @@ _QUANTILES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "longest":
 
 
 def instruction_prefix(prefix: str) -> str | None:
-    """The common start of the names of an instruction data set's three parts, if `prefix` names one; else None."""
+    """The common start of the paths of an instruction data set's parts: `prefix` (without "_input_ids_document" at its
+    end), or else `prefix`_packed, whichever has a part labels; None if neither has."""
     beginnings = (prefix.removesuffix("_input_ids_document"), f"{prefix}_packed")
     return next((each for each in beginnings if IndexedDataset.exists(data_set(Path(each), "labels"))), None)
 
 
 def report(prefix: str, tokenizer: MegatronTokenizer | None = None, samples: int = 1) -> Iterator[str]:
-    """The lines that describe a data set, with `samples` of its samples: as ids, or as text with a tokenizer.
+    """The lines that describe a data set, with at most `samples` of its samples: as ids, or as text with a tokenizer.
 
-    Raises ValueError for a data set that is missing or damaged, or whose parts differ.
+    Raises ValueError for a data set that is missing or damaged, or whose parts differ in their lengths.
     """
     instruction = instruction_prefix(prefix)
     if instruction is None:

@@ -11,8 +11,8 @@ from parallel_core.system.files import ReplacingFile
 
 
 def prefixes_in(folder: Path) -> list[str]:
-    """The prefixes of a folder's data sets in the order of their names. Raises ValueError for a folder that
-    is missing or has none."""
+    """The prefixes of a folder's .bin and .idx files, but hidden ones, each once, in the order of their names. Raises
+    ValueError for a folder that is missing or has none."""
     if not folder.is_dir():
         raise ValueError(
             f"--input {folder} is no folder; give one with .bin and .idx files, or the prefixes themselves"

@@ -12,8 +12,8 @@ from typing import BinaryIO, cast
 
 
 def package(name: str, extra: str, ending: str) -> ModuleType:
-    """The package `name`. Raises ValueError with the command that installs it, as the extra `extra`, if it is
-    missing."""
+    """The package `name`. Raises ValueError with the command that installs it, as the extra `extra`, if it is missing.
+    ending: that of the files that need it, for the message."""
     try:
         return import_module(name)
     except ImportError as error:

@@ -10,8 +10,8 @@ _EVERY = {True: 0.2, False: 10.0}
 
 
 class ProgressBar:
-    """A progress line: the share that is done, the number of documents, documents and MB a second, the time that
-    remains."""
+    """A progress line: the share that is done (on a terminal as a bar, too), the number of documents, documents and MB
+    a second, the time that remains."""
 
     def __init__(
         self,
@@ -21,7 +21,8 @@ class ProgressBar:
         bytes_read: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """total: bytes of all input. documents, bytes_read: done by an earlier run; rates do not count them."""
+        """total: bytes of all input. stream: gets the lines. documents, bytes_read: done by an earlier run; rates do
+        not count them. clock: the time in seconds."""
         self._total, self.stream, self._clock = max(1, total), stream, clock
         self._is_terminal = stream.isatty()
         self._started = self._shown = clock()
@@ -29,14 +30,15 @@ class ProgressBar:
         self._is_open = False
 
     def show(self, documents: int, bytes_read: int) -> None:
-        """Write a line, unless the last one was written less than the interval ago."""
+        """Write the line for these totals, those of an earlier run included; nothing within 0.2 s (10 s where the
+        stream is no terminal) of the last line or of the bar's making."""
         now = self._clock()
         if now - self._shown >= _EVERY[self._is_terminal]:
             self._shown = now
             self._write(self.line(documents, bytes_read))
 
     def line(self, documents: int, bytes_read: int) -> str:
-        """The line for these totals, below 80 columns."""
+        """The line for these totals, those of an earlier run included; at most 79 columns."""
         elapsed = max(1e-9, self._clock() - self._started)
         done, read = self._before
         speed = (bytes_read - read) / elapsed

@@ -20,7 +20,7 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run up to which input is encoded and written."""
+    """The position up to which a run has encoded and written its input, and the counts so far."""
 
     position: Position = BEGINNING
     documents: int = 0
@@ -28,7 +28,7 @@ class Progress:
     """The number of tokens for each key."""
     left_out: int = 0
     wrong: tuple[str, ...] = ()
-    """Place and reason of the first records that were left out."""
+    """Place and reason of each record that was left out, of the first 20."""
     bytes_read: int = 0
 
     def after(self, encoded: Encoded) -> "Progress":
@@ -51,7 +51,8 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """The options of a run of preprocessing of text."""
+    """The options of a run of preprocessing of text. Raises ValueError for `workers` or `partitions` below 1, and for a
+    key that is given twice."""
 
     input: str
     """A file, a folder, or a pattern of names."""
@@ -84,8 +85,8 @@ class TextOptions:
 
     @property
     def streams(self) -> int:
-        """The number of streams of a data set: input lines are dealt to them in turn, and they lie one after the other
-        in it."""
+        """The number of streams of a data set, `partitions`: input lines are dealt to them in turn, and they lie one
+        after the other in it. 1 with `keep_sequential_samples`: the data set keeps the lines' order."""
         return 1 if self.keep_sequential_samples else self.partitions
 
     def made_from(self, files: list[Path]) -> dict[str, object]:
@@ -103,9 +104,10 @@ def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress
     """Write the data sets of each key: one document a record, one sequence a text; an empty text has none. Returns the
     final counts.
 
-    log: gets the progress; None: the error stream. Raises ValueError for input that is wrong, or has no text under a
-    key, with append_eod for a tokenizer without an end of a document, and as `build_tokenizer` and `unfinished`; then
-    there is no new data set.
+    log: gets the progress; None: the error stream. Raises ValueError for input that is missing, for a record that is
+    wrong (unless `skips_bad_records`), for a key under which there is no text, with append_eod for a tokenizer without
+    an end of a document, and as `unfinished`; ValueError and ConfigError as `build_tokenizer`. Then there is no new
+    data set.
     """
     files = input_files(options.input)
     tokenizer = build_tokenizer(options.tokenizer)

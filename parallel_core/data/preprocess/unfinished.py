@@ -55,8 +55,9 @@ class Unfinished:
         return [self._path(which, rest, ending) for which, rest in streams for ending in _STREAM]
 
     def open(self) -> None:
-        """Open the files, with all that an earlier run has completed. Raises ValueError if that run had other input or
-        flags, or its files are damaged."""
+        """Open the files, with all that an earlier run has added and saved; none where that run lacked only `publish`
+        (`is_complete`). Raises ValueError if that run had other input or flags, its manifest is no JSON, or a file is
+        shorter than the manifest says."""
         if self._manifest.is_file():
             found = parse_json(self._manifest.read_bytes(), self._manifest)
             self._check(found.get("made_from", {}))
@@ -81,7 +82,8 @@ class Unfinished:
             )
 
     def add(self, parts: Sequence[Part], progress: dict[str, Any]) -> None:
-        """Append to each stream's file its one of `parts`. progress: the caller's state with them, as JSON data."""
+        """Append each of `parts`, one for each stream of the first data set, then of the next, to its stream's files,
+        and save them if 30 s have passed since the last time. progress: the caller's state after it, as JSON data."""
         for number, content in enumerate(_contents(parts)):
             self._files[number].write(content)
         self.progress, self._sizes = progress, [file.tell() for file in self._files]
@@ -99,14 +101,15 @@ class Unfinished:
         self._saved = time.monotonic()
 
     def close(self) -> None:
-        """Close the files; they stay if there is a manifest, else they are removed."""
+        """Close the files; they stay if there is a manifest, else the folder is removed."""
         for file in self._files:
             file.close()
         if not self._manifest.is_file():
             shutil.rmtree(self.folder)
 
     def complete(self, token_type: type[np.number[Any]]) -> None:
-        """Write the indices of all data sets; nothing may be added afterwards."""
+        """Join each data set's streams in the file of the first, and write its index; nothing may be added afterwards.
+        token_type: the type of the tokens."""
         self.save()
         for which in range(len(self.prefixes)):
             self._joined(which, token_type).write(self.folder / f"{which}.idx")
@@ -114,7 +117,8 @@ class Unfinished:
         self.save()
 
     def publish(self) -> None:
-        """Give the data sets their names, the .idx last: an older one must never be read with a newer .bin."""
+        """Give the complete data sets their names, and remove the manifest. The .idx comes last: an older one must
+        never be read with a newer .bin."""
         for which, prefix in enumerate(self.prefixes):
             index, tokens = self.folder / f"{which}.idx", self._path(which, 0, "bin")
             if index.is_file():
@@ -163,7 +167,8 @@ def stamps(files: Sequence[Path]) -> list[list[object]]:
 
 
 def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
-    """All that token ids depend on, as JSON data: the flags, and the stamps of files that they name."""
+    """All that token ids depend on, as JSON data: the flags, and the stamps of the files that they name, or that are
+    in a folder that they name."""
     flags = asdict(options)
     named = [Path(value) for value in flags.values() if isinstance(value, str) and Path(value).exists()]
     files = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
@@ -175,11 +180,12 @@ def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
 def unfinished(
     prefix: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any], restart: bool
 ) -> Iterator[Unfinished]:
-    """A context manager that gives the files of a run, and closes them at its end. One run at a time may write to a
-    prefix. All that was added stays when the body of the `with` is interrupted (Ctrl-C).
+    """A context manager that gives the files of a run, and closes them at its end. All that was added stays when the
+    body of the `with` is interrupted (Ctrl-C), all but the last 30 s of it after another error.
 
-    Raises ValueError if another run is at work, and unless `restart` for files of a run with other input or flags, or
-    damaged ones.
+    prefix: the output's, to which one run at a time may write. prefixes: those of the data sets; partitions: streams of
+    each. made_from: all that the data sets depend on, as JSON data. restart: begin anew, whatever an earlier run left.
+    Raises ValueError if another run is at work, and without `restart` as `Unfinished.open`.
     """
     folder = prefix.with_name(f".{prefix.name}.unfinished")
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,8 @@ def as_transformers_reads(
     content: Mapping[str, Any], kind: str, config: Mapping[str, Any], ids: Mapping[str, tuple[str, int]]
 ) -> dict[str, Any]:
     """The content of a tokenizer.json changed by the settings in tokenizer_config.json (`config`), as transformers'
-    class `kind` does it. ids: role -> token and id."""
+    class `kind` does it: the blank before a text, BertTokenizer's normalizer, and BOS and EOS around a text of Llama's
+    and Gemma's classes; the rest stays. ids: role -> token and id."""
     changed = dict(content)
     before = content.get("pre_tokenizer")
     if isinstance(before, Mapping) and "add_prefix_space" in before:

@@ -44,25 +44,26 @@ class MegatronTokenizer(ABC):
     """The interface of all tokenizers: text to token ids and back."""
 
     pads_with_eos = False
-    """Whether the vocabulary has no token for padding: fine-tuning pads with the end of a text then, also where a
-    template makes another token that."""
+    """Whether the vocabulary has no token for padding. Fine-tuning then pads with the token that ends a text, the
+    template's where it names another one than the tokenizer."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
 
     @abstractmethod
     def tokenize(self, text: str) -> list[int]:
-        """The token ids of `text` as a document of training data. Raises ValueError for a text that has none, such as
-        half a surrogate pair."""
+        """The token ids of `text` as a document of training data. Raises ValueError for a text that the tokenizer
+        cannot encode: for many kinds one with half a surrogate pair."""
 
     def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, as `tokenize`; faster where the library takes many at once. Raises ValueError as
-        that."""
+        """The ids of each text, as `tokenize` gives them; faster where the library takes many at once. Raises
+        ValueError as `tokenize`."""
         return [self.tokenize(text) for text in texts]
 
     @abstractmethod
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of `token_ids`. Raises ValueError for an id that no token has."""
+        """The text of `token_ids`; some tokenizers leave special tokens out. Raises ValueError for an id that no token
+        has; HuggingFace tokenizers leave such an id out if it is from 0 to 2^32 - 1, and NullTokenizer writes any."""
 
     def _known(self, token_ids: Sequence[int], among: Container[int] | None = None) -> list[int]:
         """The ids as a list of int. Raises ValueError for one that is not in `among`, by default all ids below the
@@ -168,8 +169,9 @@ class TokenizerOptions:
 
     @staticmethod
     def of(source: Any, **more: Any) -> "TokenizerOptions":
-        """The options among the attributes of parsed flags or of a config, and those in `more`; others are at their
-        defaults."""
+        """The options among the attributes of `source`, parsed flags or a config, and those in `more`, which go before:
+        also where `more` has None for an option, which is then at its default whatever `source` has. Options that are
+        missing, or None, are at their defaults."""
         given = {entry.name: getattr(source, entry.name, None) for entry in fields(TokenizerOptions)}
         values: dict[str, Any] = {name: value for name, value in {**given, **more}.items() if value is not None}
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}

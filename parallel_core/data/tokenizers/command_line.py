@@ -39,7 +39,8 @@ _NO_EFFECT = ("--tokenizer-hf-use-fast", "--tokenizer-hf-no-use-fast", "--tokeni
 
 
 def add_tokenizer_flags(parser: argparse.ArgumentParser, leave_out: str | None = None) -> None:
-    """Add the flags that `tokenizer_options` reads, but for `leave_out`, which the tool takes from elsewhere."""
+    """Add the flags that `tokenizer_options` reads, but for --load, which a tool adds itself if it has it, and for the
+    one named `leave_out`, which the tool takes from elsewhere."""
     group = parser.add_argument_group("tokenizer")
     for names, how, help in (row for row in _FLAGS if leave_out not in row[0]):
         group.add_argument(*names, **how, help=help)
@@ -50,7 +51,8 @@ def add_tokenizer_flags(parser: argparse.ArgumentParser, leave_out: str | None =
 
 
 def tokenizer_options(args: argparse.Namespace) -> TokenizerOptions:
-    """The options of parsed flags. Raises ValueError without a type."""
+    """The options of parsed flags; with --patch-tokenizer-type the HuggingFace tokenizer of --tokenizer-model, or of
+    --load. Raises ValueError without a type."""
     kind, more = args.tokenizer_type, {}
     if args.patch_tokenizer_type is not None:
         kind, more = "PretrainedFromHF", {"tokenizer_model": args.tokenizer_model or getattr(args, "load", None)}

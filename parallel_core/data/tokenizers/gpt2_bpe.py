@@ -22,7 +22,7 @@ def _facts(vocab: dict[str, int]) -> Facts:
 
 
 class GPT2BPETokenizer(TokenizersTokenizer):
-    """Byte-level BPE: any text is encodable, and `detokenize(tokenize(text)) == text`.
+    """Byte-level BPE: any valid Unicode text is encodable, and `detokenize(tokenize(text)) == text`.
 
     `<|endoftext|>` in the text is encoded as the ordinary characters it consists of: a document can't end itself.
     """
@@ -70,8 +70,9 @@ def _read_vocab(path: Path) -> dict[str, int]:
 
 
 def read_merges(flag: str, path: Path) -> list[tuple[str, str]]:
-    """The pairs of a merge file, in the order in which they are merged. Raises ValueError, naming flag and file, for a
-    file that cannot be read and a line that is not two tokens with a space between."""
+    """The pairs of a merge file, in the order in which they are merged; empty lines and those that begin with #version
+    are left out. Raises ValueError, naming flag and file, for a file that cannot be read and a line that is not two
+    tokens with a space between."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:

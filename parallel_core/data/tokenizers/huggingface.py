@@ -47,8 +47,10 @@ _LARGEST = 2**32 - 1
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the folder and of --tokenizer-special-tokens. A folder with nothing but code of its own
-    is loaded by that code, if the user trusts it. Raises ValueError for a file that is missing or damaged."""
+    """Size and special ids of the folder and, but for --legacy-tokenizer and the type PretrainedFromHF, of
+    --tokenizer-special-tokens. A folder with nothing but code of its own is loaded by that code, if the user trusts it.
+    Raises ValueError for a file that is missing or damaged, or for --tokenizer-kwargs that lack a value; ConfigError if
+    that code needs transformers, which is not installed."""
     assert options.tokenizer_model is not None
     if is_trusted_code(options):
         return OwnCodeTokenizer(options).facts
@@ -77,8 +79,9 @@ def _first(*ids: int | None) -> int | None:
 
 
 def build(options: TokenizerOptions) -> MegatronTokenizer:
-    """The tokenizer of a HuggingFace folder. Raises ValueError naming the file that is missing or damaged, or for
-    --tokenizer-kwargs that lack a value; ConfigError without the package."""
+    """The tokenizer of a HuggingFace folder; by the folder's own code, if that alone reads it and the user trusts it.
+    Raises ValueError naming the file that is missing or damaged, if that code fails, or for --tokenizer-kwargs that
+    lack a value; ConfigError without the package (`tokenizers`; for own code transformers)."""
     return OwnCodeTokenizer(options) if is_trusted_code(options) else HuggingFaceTokenizer(options)
 
 
@@ -102,7 +105,7 @@ class HuggingFaceTokenizer(TokenizersTokenizer):
         self._special = not self._is_newer if is_included is None else is_included
         self._backend = backend(self._folder, options.tokenizer_type)
         self._folder.content = {}  # large: it must not be sent to the worker processes
-        if options.tokenizer_special_tokens and not options.legacy_tokenizer:
+        if options.tokenizer_special_tokens and self._is_newer:
             self._add(options.tokenizer_special_tokens)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
@@ -161,8 +164,9 @@ def _added(token: AddedToken) -> Any:
 
 
 def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
-    """The tokenizer of the package `tokenizers`, with the tokens that the folder's other files add. Raises ValueError
-    naming the file that the package does not read, ConfigError without the package."""
+    """The tokenizer of the package `tokenizers`, with the tokens that the folder's other files add. tokenizer_type: as
+    the user gave it, for the error. Raises ValueError naming the file that the package does not read, ConfigError
+    without the package."""
     package = library(tokenizer_type, "tokenizers")
     try:
         ids = {role: (token.content, folder.vocab[token.content]) for role, token in folder.named.items()}

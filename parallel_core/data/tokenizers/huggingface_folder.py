@@ -69,7 +69,8 @@ class HuggingFaceFolder:
     files."""
 
     def __init__(self, path: str | Path, settings: Sequence[str] = ()) -> None:
-        """Read the folder `path`. settings: names and values in turn that replace those of tokenizer_config.json.
+        """Read the folder `path`, or the one around the file `path` if that is a tokenizer.json. settings: names and
+        values in turn that replace those of tokenizer_config.json.
 
         Raises ValueError naming the file that is missing or damaged, and for a name in `settings` without a value.
         """
@@ -99,7 +100,8 @@ class HuggingFaceFolder:
 
     @property
     def kind(self) -> str:
-        """The class that tokenizer_config.json names, without "Fast"; "": none."""
+        """The tokenizer's class, without "Fast": as tokenizer_config.json names it; where it names none and there is no
+        tokenizer.json either, as config.json tells. "": there is none."""
         return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
 
     @cached_property
@@ -115,7 +117,9 @@ class HuggingFaceFolder:
 
     @cached_property
     def named(self) -> dict[str, AddedToken]:
-        """Role -> the token that has it."""
+        """Role -> the token that has it, as tokenizer_config.json (special_tokens_map.json where that names no ids)
+        says (null: none); the class's default for a role that is not there. Roles without a token are left out. Raises
+        ValueError for an entry that is no token."""
         given = {role: self.config.get(f"{role}_token") for role in ROLES}
         defaults = _DEFAULTS.get(self.kind, {})
         named = {role: defaults.get(role) if f"{role}_token" not in self.config else given[role] for role in ROLES}
@@ -123,7 +127,9 @@ class HuggingFaceFolder:
 
     @cached_property
     def additional(self) -> list[AddedToken]:
-        """The special tokens without a role. Raises ValueError where tokenizer_config.json does not list tokens."""
+        """The special tokens without a role: additional_special_tokens of tokenizer_config.json, or of
+        special_tokens_map.json where the first names no ids. Raises ValueError if that is something else than a list of
+        tokens."""
         entries = self.config.get("additional_special_tokens") or []
         if not isinstance(entries, list):
             raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
@@ -137,7 +143,8 @@ class HuggingFaceFolder:
 
     @cached_property
     def in_json(self) -> dict[str, int]:
-        """Token -> id of the tokens that tokenizer.json adds to the model. Raises ValueError for another form."""
+        """Token -> id of the tokens that tokenizer.json adds to the model. Raises ValueError if its added_tokens are
+        something else than a list of tokens with ids."""
         entries = self.content.get("added_tokens") or []
         if not isinstance(entries, list) or not all(_is_added(entry) for entry in entries):
             raise ValueError(f"{FLAG} {self.file}: added_tokens must be a list of objects with id and content")
@@ -145,8 +152,8 @@ class HuggingFaceFolder:
 
     def beside(self) -> Iterator[AddedToken]:
         """The tokens that tokenizer_config.json (special_tokens_map.json where that names no ids) adds to
-        tokenizer.json's, in transformers' order: those with ids, those with roles, additional ones. Raises
-        ValueError for entries that are no tokens."""
+        tokenizer.json's, in transformers' order: those with ids, those with roles, additional ones; each once, without
+        those that tokenizer.json has. Raises ValueError for entries that are no tokens, or are not under ids."""
         seen = set(self.in_json)
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):
@@ -160,7 +167,8 @@ class HuggingFaceFolder:
                 yield token
 
     def chat_template(self) -> str | None:
-        """The template of conversations (Jinja), of several the one named default; None without one."""
+        """The template of conversations (Jinja): chat_template.jinja, else that in tokenizer_config.json, of several
+        the one named default; None without one."""
         path = self.path / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8", errors="replace")
@@ -179,7 +187,7 @@ class HuggingFaceFolder:
         return vocab
 
     def facts(self) -> Facts:
-        """Size and special ids; the end of a document is the end of a text."""
+        """Size, with added tokens, and special ids; the token that ends a text (eos) ends a document, too."""
         ids = {role: self.vocab.get(token.content) for role, token in self.named.items()}
         others = tuple(self.vocab[token.content] for token in self.additional)
         return Facts(len(self.vocab), eod=ids.get("eos"), additional_special_tokens_ids=others, **ids)
@@ -214,8 +222,8 @@ def _is_added(entry: Any) -> bool:
 
 
 def add(vocab: dict[str, int], entries_of_model: int, token: str) -> bool:
-    """Add a token to `vocab`, unless it is there, and return whether it is new. It gets the id after the largest of
-    the added tokens: those with ids from `entries_of_model` on, the number of the model's own tokens."""
+    """Add a token to `vocab`, unless it is there, and return whether it is new. Its id is `entries_of_model`, the
+    number of the model's own tokens, or 1 above the largest id if there are ids from that number on."""
     if token in vocab:
         return False
     added = [token_id for token_id in vocab.values() if token_id >= entries_of_model]

@@ -25,5 +25,5 @@ def token_ids(flag: str, path: Path, content: Any) -> dict[str, int]:
 
 
 def is_id(value: Any) -> bool:
-    """Whether a value that was read from a file can be a token's id."""
+    """Whether a value that was read from a file can be a token's id: an int, no bool, from 0 and below 2**31."""
     return type(value) is int and 0 <= value < 2**31

@@ -12,8 +12,9 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def is_trusted_code(options: TokenizerOptions) -> bool:
-    """Whether nothing but the folder's own code reads it, and the user lets that code run. Raises ValueError for
-    --tokenizer-kwargs without a value, and a damaged file of the folder."""
+    """Whether --tokenizer-model is a folder that nothing but its own code reads, and the user lets that code run
+    (--trust-remote-code, or trust_remote_code true in --tokenizer-kwargs). Raises ValueError for kwargs without a
+    value, and a damaged file of the folder."""
     trusted = options.trust_remote_code or pairs(options.tokenizer_kwargs).get("trust_remote_code") is True
     folder = Path(options.tokenizer_model or "")
     return trusted and folder.is_dir() and not has_tokenizer(folder)

@@ -82,14 +82,15 @@ def build_tokenizer(options: TokenizerOptions) -> MegatronTokenizer:
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the tokenizer, without any library but for a folder's own code that is trusted. Raises
-    ConfigError and ValueError as `build_tokenizer`."""
+    """Size and special ids of the tokenizer. No package is needed, except where a folder's own code is trusted and
+    makes the tokenizer. Raises ConfigError and ValueError as `build_tokenizer`; for a package that isn't installed only
+    if that code needs it."""
     return _check(options, encodes=False).facts(options)
 
 
 def padded_vocab_size(size: int, divisible_by: int = 128, tensor_parallel: int = 1) -> int:
-    """The rows of the embedding for `size` ids: the next multiple of --make-vocab-size-divisible-by x tensor-parallel
-    size."""
+    """The rows of the embedding for `size` ids: the smallest multiple of --make-vocab-size-divisible-by x
+    tensor-parallel size that is not below `size`."""
     multiple = divisible_by * tensor_parallel
     return ceil(size / multiple) * multiple
 

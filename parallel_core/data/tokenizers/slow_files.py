@@ -49,8 +49,9 @@ class SlowClass(NamedTuple):
 
 
 def class_name(folder: Path, config: Mapping[str, Any]) -> str:
-    """The class that reads the folder, without "Fast": as its tokenizer_config.json (`config`) names it, else by
-    config.json; "" if neither does. Raises ValueError for a damaged config.json."""
+    """The class that reads the folder, without "Fast": the one that its tokenizer_config.json (`config`) names, known
+    here or not; if it names none, the one of config.json's model_type; "" if there is no config.json, or its model_type
+    is not known here. Raises ValueError for a damaged config.json, where that is read."""
     named = str(config.get("tokenizer_class") or "").removesuffix("Fast")
     path = folder / "config.json"
     if named or not path.is_file():
@@ -59,20 +60,24 @@ def class_name(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def is_readable(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the folder has the files of its class, and no code of its own that reads them."""
+    """Whether the folder has all files of its class (`class_name`), which is one of SLOW_CLASSES, and no code of its
+    own that reads them. config: its tokenizer_config.json. Raises ValueError for a damaged config.json, if `config`
+    names no class."""
     known = SLOW_CLASSES.get(class_name(folder, config))
     is_own = isinstance(config.get("auto_map"), Mapping) and "AutoTokenizer" in config["auto_map"]
     return known is not None and not is_own and all((folder / name).is_file() for name in known.files)
 
 
 def read(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The content of a tokenizer.json for a folder that `is_readable`, and the folder's settings with its class's
-    defaults.
+    """The content of a tokenizer.json for a folder that `is_readable`, and the folder's settings: `config` with the
+    class that `class_name` gives, and with entries that it lacks: added_tokens_decoder of the tokens in
+    added_tokens.json, and additional_special_tokens of T5's tokens <extra_id_N>. Tokens of added_tokens_decoder are
+    left out of the content's added_tokens.
 
     Raises ValueError naming the file that is damaged.
     """
     name = class_name(folder, config)
-    settings = {"tokenizer_class": name, **_with_added(folder, config)}
+    settings = {**_with_added(folder, config), "tokenizer_class": name}
     if name == "T5Tokenizer":
         settings.setdefault("additional_special_tokens", _extra_ids(folder, config)[::-1])
     content = SLOW_CLASSES[name].content(folder, settings)

@@ -1,7 +1,7 @@
 """Mistral's tekken.json (MindSpeed-LLM's MagistralTokenizer), by the package `tiktoken`.
 
 The file has the pattern that cuts text into words, and the bytes of every token in the order of merges; special tokens
-have the first ids, and no text contains one.
+have the first ids, and are not looked for in texts.
 """
 
 from collections.abc import Sequence
@@ -79,5 +79,5 @@ class TekkenTokenizer(RankedTokenizer):
         return self._backend.encode_ordinary(text)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of the ids, without special tokens."""
+        """The text of the ids, without special tokens. Raises ValueError for an id that no token has."""
         return self._backend.decode([one for one in self._known(token_ids) if one >= len(self._special)])

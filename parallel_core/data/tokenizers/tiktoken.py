@@ -46,8 +46,9 @@ def _special(options: TokenizerOptions) -> list[str]:
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The size --vocab-size, to which the vocabulary is cut, and the special ids in front of it. Raises ValueError
-    where --vocab-size, --tokenizer-special-tokens and --tiktoken-num-special-tokens do not fit together."""
+    """The size --vocab-size (131072 without it), to which special tokens and vocabulary together are cut, and the
+    special ids, which are the first. Raises ValueError where --vocab-size, --tokenizer-special-tokens and
+    --tiktoken-num-special-tokens do not fit together."""
     special, size = _special(options), options.vocab_size or DEFAULT_VOCAB_SIZE
     if size <= len(special):
         raise ValueError(f"--vocab-size {size}: must be above --tiktoken-num-special-tokens {len(special)}; raise it")
@@ -59,8 +60,8 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 class RankedTokenizer(MegatronTokenizer):
-    """Byte-level BPE of the package `tiktoken`, in which a token's rank is its id; special tokens have the first
-    ids."""
+    """Byte-level BPE of the package `tiktoken`, in which tokens have ids in the order of merges; special tokens have
+    the first ids."""
 
     _special: Sequence[str]
     _ranks: dict[bytes, int]
@@ -88,7 +89,7 @@ class RankedTokenizer(MegatronTokenizer):
 
 
 class TikTokenizer(RankedTokenizer):
-    """Megatron's TikTokenizer, which finds special tokens in texts."""
+    """Megatron's TikTokenizer, which finds special tokens in texts; the older one (--legacy-tokenizer) does not."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing, damaged or too small, for a --tiktoken-pattern that does not

@@ -48,7 +48,8 @@ def _with_added(options: TokenizerOptions) -> tuple[Facts, dict[str, int], dict[
 
 
 class BertWordPieceTokenizer(MegatronTokenizer):
-    """BERT's tokenizer: words cut into the longest pieces that the vocabulary has, lower-cased or not."""
+    """BERT's tokenizer: words cut into the longest pieces that the vocabulary has, lower-cased before that by the type
+    BertWordPieceLowerCase."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing or not BERT's vocabulary, ConfigError without the package."""

@@ -24,8 +24,8 @@ class Address:
 
     @property
     def master(self) -> tuple[str, int] | None:
-        """Host and port of the name `tcp://host:port`; None for a job of one host. Raises ValueError for a bad host or
-        port."""
+        """Host and port of the name `tcp://host:port`; None for a job of one host. Raises ValueError for a missing
+        host, and for a port that is not from 1 to 65535."""
         if not self.name.startswith(NETWORK_PREFIX):
             return None
         host, _, port = self.name.removeprefix(NETWORK_PREFIX).rpartition(":")
@@ -41,8 +41,9 @@ def address_from_environment(
     rank: int | None, world_size: int | None, address: str | None, timeout_minutes: float
 ) -> Address:
     """The address of this rank. Arguments that are None come from RANK_ID, RANK_SIZE, MS_SCHED_HOST and MS_SCHED_PORT,
-    as msrun sets them. Raises ValueError for a RANK_ID that is not below RANK_SIZE, for values that are no numbers, and
-    if msrun left the ranks of several hosts unnumbered."""
+    as msrun sets them; without these it is rank 0 of 1. Where MS_SCHED_HOST is a loopback address, or there is one
+    rank, the ranks meet on this host. Raises ValueError for a RANK_ID that is not below RANK_SIZE, for values that are
+    no numbers, and if msrun left the ranks of several hosts unnumbered."""
     if rank is None and os.environ.get("MS_ROLE") == "MS_WORKER" and "MS_NODE_ID" not in os.environ:
         raise ValueError(
             "--node_rank: msrun left the ranks unnumbered (RANK_ID); on several hosts give each msrun its own "
@@ -60,7 +61,8 @@ def address_from_environment(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an IP address reaches only this host, so that all ranks that share it run here."""
+    """Whether an IP address reaches only this host, so that all ranks that share it run here; of names only "localhost"
+    does."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

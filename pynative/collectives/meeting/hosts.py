@@ -33,7 +33,8 @@ SECRET_VARIABLE = "PYNATIVE_JOB_SECRET"
 
 @dataclass(frozen=True)
 class Member:
-    """A rank as others see it: its host's identity, and the IP address and port at which it takes connections."""
+    """A rank as others see it: its host's identity, the IP address and port at which it takes connections, and its
+    process id."""
 
     rank: int
     host: str
@@ -55,9 +56,11 @@ class Membership:
 
 
 def membership(address: Address) -> tuple[Membership, dict[int, socket.socket]]:
-    """Meet all ranks at `address.master`; (the members, a connection by rank to each rank of another host).
+    """Meet all ranks at `address.master`, which is not None, and return (the members, rank -> connection for each rank
+    of another host).
 
-    Raises ValueError for an address that cannot be right, PeerLate naming the ranks that did not come.
+    Raises ValueError for an address that cannot be right and for ranks that disagree about their numbers, PeerLate
+    naming the ranks that did not come, PeerLost if one ended meanwhile or cannot be connected to.
     """
     assert address.master is not None
     deadline = time.monotonic() + address.timeout

@@ -51,8 +51,9 @@ class Place:
 
 
 def meet(place: Place) -> Rendezvous:
-    """Meet the other ranks of this host. Raises PeerLate naming the ranks that did not come, ValueError if two ranks
-    clash or there are more than LARGEST_HOST."""
+    """Meet the other ranks of this host. Raises PeerLate if some do not come in time, PeerLost if one ends meanwhile or
+    another user's process comes, ValueError if two ranks or two jobs clash or there are more than LARGEST_HOST
+    ranks."""
     if len(place.ranks) > LARGEST_HOST:
         raise ValueError(f"{len(place.ranks)} ranks on one host: the shared_memory backend takes {LARGEST_HOST}")
     deadline = time.monotonic() + place.timeout

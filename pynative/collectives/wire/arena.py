@@ -1,10 +1,10 @@
 """The arena: one anonymous block of memory that all ranks of a host map, with a region for each rank of the job.
 
-The memory is a `memfd`: it has no name in any file system, so the kernel frees it with its last user, `kill -9`
-included. It is large but sparse: a page costs memory once it is written.
+The memory is a `memfd`: it has no name in any file system, so the operating system frees it when the last process that
+uses it ends, even by `kill -9`. It is large but sparse: a page costs memory once it is written.
 
 Every rank owns one region and hands out blocks of it to itself, without asking anybody. A block is published under a
-64-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
+63-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
 writer and only ever growing, so that nothing needs a lock.
 
   region of a rank:   board (one page) | failure text (one page) | answer (four pages) | directory | blocks ...
@@ -51,8 +51,8 @@ def fence() -> None:
 
 
 def order_memory() -> None:
-    """Order data against the counter that announces it: a fence where the processor does not keep stores, and loads, in
-    order by itself, as x86-64 does."""
+    """Order data against the counter that announces it: a fence, but nothing on x86-64, which keeps stores, and loads,
+    in order by itself."""
     if not _IN_ORDER:
         fence()
 
@@ -66,21 +66,23 @@ def key_of(*parts: object) -> int:
 
 
 class ChannelLayout:
-    """The sizes of a channel: `slots` posts of at most `slot_bytes` of payload each can be in flight."""
+    """The sizes of a channel: `slots` posts of at most `slot_bytes` of payload each can be in flight. header_bytes: the
+    room for a post's header, rounded up to whole pages."""
 
-    def __init__(self, slots: int, slot_bytes: int):
+    def __init__(self, slots: int, slot_bytes: int, header_bytes: int = PAGE):
         self.slots = slots
         self.slot_bytes = slot_bytes
-        self.stride = PAGE + slot_bytes
+        self.header_bytes = -(-header_bytes // PAGE) * PAGE
+        self.stride = self.header_bytes + slot_bytes
 
     def header(self, base: int, readers: int, post: int) -> int:
-        """Byte offset of the header of post number `post` in a channel with so many readers that starts at byte
+        """Byte offset of the header of post number `post` in a channel of `readers` readers that starts at byte
         `base`."""
         control = -(-8 * CACHE_LINE_WORDS * (1 + readers) // PAGE) * PAGE
         return base + control + post % self.slots * self.stride
 
     def size(self, readers: int) -> int:
-        """Bytes of a whole channel with so many readers."""
+        """Bytes of a whole channel of `readers` readers."""
         return self.header(0, readers, 0) + self.slots * self.stride
 
 
@@ -147,7 +149,8 @@ class Arena:
         return directory, self.words[directory] + 1
 
     def write_text(self, rank: int, offset: int, text: str, limit: int) -> None:
-        """Store `text` at a byte offset from the start of a rank's region, length word and all cut to `limit` bytes."""
+        """Store `text` at a byte offset from the start of a rank's region, cut so that it takes at most `limit` bytes
+        together with the 8 bytes of its length."""
         start = self.board(rank) * 8 + offset
         raw = text.encode()[: limit - 8]
         self.memory[start + 8 : start + 8 + len(raw)] = raw
@@ -165,6 +168,7 @@ class Arena:
         self.words[self.board(rank) + ANSWERED] = number
 
     def close(self) -> None:
-        """Unmap the memory; the kernel frees it when the last rank has."""
+        """Let go of the memory. It is unmapped once no array over it is left; the operating system frees it when the
+        last rank has let go."""
         self.words.release()
         del self.words, self.bytes, self.memory

@@ -23,7 +23,7 @@ class ArenaBoard:
         return int(self._arena.words[layout.ASKED])
 
     def ask(self) -> None:
-        """Ask every rank, unless somebody asked within SPACING_MILLISECONDS."""
+        """Ask every rank where it stands, unless somebody asked within SPACING_MILLISECONDS (5 s)."""
         now = int(time.time() * 1e3)
         if abs(now - self.asked()) > SPACING_MILLISECONDS:
             self._arena.words[layout.ASKED] = now
@@ -42,9 +42,10 @@ class ArenaBoard:
         return [self._arena.read_text(rank, layout.ANSWER) for rank in came]
 
     def show(self, number: int) -> None:
-        """Say, on rank 0, that the table of question `number` was shown."""
+        """Note, on rank 0, that it has shown the table of answers to question `number`, for `is_shown` on the host's
+        other ranks."""
         self._arena.words[layout.SHOWN] = number
 
     def is_shown(self, number: int) -> bool:
-        """Whether rank 0 has shown the table of question `number`; known on its own host alone."""
+        """Whether rank 0 has shown the table of question `number`; False on other hosts, which do not learn it."""
         return bool(self._arena.words[layout.SHOWN] == number)

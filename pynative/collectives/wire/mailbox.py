@@ -1,6 +1,6 @@
 """A channel of the arena: one rank posts, one or several ranks read every post in order.
 
-    posted word | one consumed word per reader | slot 0 | slot 1 | ...          slot = header page + payload
+    posted word | one consumed word per reader | slot 0 | slot 1 | ...              slot = header + payload
 
 A post is announced by `posted += 1`, given back by every reader's `consumed += 1`; post k lives in slot k modulo the
 number of slots, so a writer is at most that many posts ahead of its slowest reader. Nothing here waits: `room` and
@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from parallel_core.numerics.dtypes import Array
-from pynative.collectives.wire.arena import CACHE_LINE_WORDS, PAGE, Arena, ChannelLayout, key_of, order_memory
+from pynative.collectives.wire.arena import CACHE_LINE_WORDS, Arena, ChannelLayout, key_of, order_memory
 from pynative.collectives.wire.network import NOTHING, Network
 
 Target = tuple[int, int, int]
 COLLECTIVE = ChannelLayout(slots=16, slot_bytes=512 << 10)
-"""The layout of a group's channels. A post is a block that fits a processor's cache. A rank that computes looks in now
-and then (`Backend.progress`), and gets so many posts further each time."""
+"""The layout of a group's channels, but for the room for headers, which grows with the group. A post is a block that
+fits a processor's cache. A rank that computes looks in now and then (`Backend.progress`), and gets so many posts
+further each time."""
 POINT_TO_POINT = ChannelLayout(slots=32, slot_bytes=1 << 20)
 
 
@@ -53,15 +54,15 @@ class Outbox:
 
         They are for all readers, or for the global rank `reader` alone; each reader has one such part.
         """
-        part = view(self.arena, self._header() + PAGE + start, dtype, count)
+        part = view(self.arena, self._header() + self.layout.header_bytes + start, dtype, count)
         if self._remote:
             self._written[reader] = start, part
         return part
 
     def post(self, header: bytes = b"") -> None:
-        """Announce the post whose payload was written; `header` is at most a page."""
-        start = self._header()
-        assert len(header) <= PAGE, f"a ledger record of {len(header)} bytes does not fit a page"
+        """Announce the post whose payload was written; `header` is at most the layout's `header_bytes`."""
+        start, room = self._header(), self.layout.header_bytes
+        assert len(header) <= room, f"a ledger record of {len(header)} bytes does not fit {room}"
         if header:
             self.arena.memory[start : start + len(header)] = header
         order_memory()
@@ -106,7 +107,8 @@ class Inbox:
         self._base: int | None = None
 
     def arrival(self) -> Target:
-        """The target that must be reached before the next post can be read."""
+        """The target that must be reached before the next post can be read. As long as the writer has not made the
+        channel, it is the growth of the writer's list of channels, after which there is another target."""
         if self._base is None:
             growth = self.arena.directory_growth(self.writer)
             self._base = self.arena.find(self.writer, self._key)
@@ -128,7 +130,7 @@ class Inbox:
     def view(self, dtype: np.dtype[Any], count: int, start: int = 0) -> Array:
         """A view of `count` entries in the arrived post's payload, from its byte `start` on; valid until
         `give_back`."""
-        return view(self.arena, self.header() + PAGE + start, dtype, count)
+        return view(self.arena, self.header() + self.layout.header_bytes + start, dtype, count)
 
     def give_back(self) -> None:
         """Give the arrived post's slot back to the writer, and go on to the next post."""

@@ -25,10 +25,10 @@ from pynative.collectives.wire import arena as arena_words
 from pynative.collectives.wire.arena import PAGE, Arena, ChannelLayout, order_memory
 
 POST, CONSUMED, FAILURE, GOODBYE, ASKED, ANSWER = range(1, 7)
-HEAD = struct.Struct("<BxHIQQIII")
+HEAD = struct.Struct("<BxxxIIQQIIII")
 """The fields before each message: its kind, bytes of its header, bytes of its payload; the channel's key; the number of
 the post, of the posts given back, or of the question; the payload's first byte within the post's; the channel's slots,
-and bytes of a slot."""
+bytes of a slot, and bytes of a header."""
 NOTHING = np.empty(0, np.uint8)
 LARGEST_CHANNEL = 64 << 20
 SILENT_SECONDS = 16
@@ -89,8 +89,10 @@ class Network:
     def post(
         self, rank: int, key: int, layout: ChannelLayout, number: int, header: bytes, start: int, payload: Array
     ) -> None:
-        """Send `rank` post `number` of this rank's channel `key`: its header, and its payload from byte `start` on."""
-        self._send(rank, POST, key, number, header, payload, start, layout.slots, layout.slot_bytes)
+        """Send `rank` post `number` of this rank's channel `key`, which has this layout: its header, and its payload,
+        which lies in the post from byte `start` on."""
+        sizes = layout.slots, layout.slot_bytes, layout.header_bytes
+        self._send(rank, POST, key, number, header, payload, start, *sizes)
 
     def give_back(self, rank: int, key: int, number: int) -> None:
         """Tell `rank`, the writer of channel `key`, that this rank has given back `number` posts so far."""
@@ -121,13 +123,14 @@ class Network:
         start: int = 0,
         slots: int = 0,
         slot_bytes: int = 0,
+        header_bytes: int = 0,
     ) -> None:
         """Send a message. A connection that broke is no error here: whoever waits for that rank learns it from the
         reading thread.
 
         A connection that was left in the middle of a message, by a break or an interrupt, is not used again.
         """
-        head = HEAD.pack(kind, len(header), payload.nbytes, key, number, start, slots, slot_bytes)
+        head = HEAD.pack(kind, len(header), payload.nbytes, key, number, start, slots, slot_bytes, header_bytes)
         with self._sending[rank]:
             self._send_parts(rank, [head, header, payload])
 
@@ -179,22 +182,23 @@ class Network:
                 self.lost.setdefault(rank, reason)
             os.eventfd_write(self.ended[rank], 1)
 
-    def _store(
-        self, rank: int, header: int, size: int, key: int, number: int, start: int, slots: int, slot_bytes: int
-    ) -> None:
+    def _store(self, rank: int, header: int, size: int, key: int, number: int, start: int, *sizes: int) -> None:
         """Receive an arriving post into its slot of this rank's copy of the channel, and announce it. Raises ValueError
-        for sizes or a number that cannot be."""
-        base, layout = self._copy(rank, key, ChannelLayout(slots, slot_bytes))
-        if header > PAGE or start + size > layout.slot_bytes or number != self.arena.words[base // 8]:
+        for sizes or a number that cannot be. sizes: the arguments of the channel's layout."""
+        base, layout = self._copy(rank, key, ChannelLayout(*sizes))
+        if header > layout.header_bytes or start + size > layout.slot_bytes or number != self.arena.words[base // 8]:
             raise ValueError(f"post {number} of {header} + {start} + {size} bytes")
         slot = layout.header(base, 1, number)
         self._receive(rank, self._memory[slot : slot + header])
-        self._receive(rank, self._memory[slot + PAGE + start : slot + PAGE + start + size])
+        slot += layout.header_bytes + start
+        self._receive(rank, self._memory[slot : slot + size])
         order_memory()
         self.arena.words[base // 8] = number + 1
 
     def copy(self, rank: int, key: int, layout: ChannelLayout) -> int:
-        """Byte offset of this rank's copy of channel `key` of a rank of another host."""
+        """Byte offset of this rank's copy of the channel `key` that `rank`, of another host, writes; made with this
+        layout if it is not there. Raises ValueError for a channel larger than LARGEST_CHANNEL, MemoryError if this
+        rank's region is full."""
         return self._copy(rank, key, layout)[0]
 
     def _copy(self, rank: int, key: int, layout: ChannelLayout) -> tuple[int, ChannelLayout]:

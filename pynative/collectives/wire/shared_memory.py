@@ -291,7 +291,8 @@ class SharedMemoryGroup(CheckedGroup):
         return to_tensor(target, kind)
 
     def unreceived(self) -> list[str]:
-        """The messages that this rank sent in the group and their receiver has not taken, a line of text for each."""
+        """Messages that this rank sent in the group and that their receivers have not taken, a line of text for
+        each."""
         for to in self._sent:
             self._forget_received(to)
         return [

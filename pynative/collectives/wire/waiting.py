@@ -71,7 +71,8 @@ class Waiter:
         network.start(lambda: self.ring(self.rank), self._store_failure)
 
     def ring(self, rank: int) -> None:
-        """Wake `rank` if it sleeps; called after every change of a word that it may wait for."""
+        """Wake `rank`, which is of this host, if it sleeps; called after every change of a word that it may wait
+        for."""
         fence()
         if self.arena.words[self._sleeping[rank]]:
             os.eventfd_write(self._doorbells[rank], 1)

@@ -9,5 +9,6 @@ OPERATORS = bodies_in(always, attention_block, grouped_matmul)
 
 
 def forms(input_layout: str) -> Table:
-    """The fused forms by name; input_layout: the layout that the attention kernel is to read."""
+    """The fused forms by operator's name; input_layout: the layout that the attention kernel is to read, as for
+    `fused.flash_attention`."""
     return {"attention": fused.flash_attention(input_layout), **bodies_in(fused)}

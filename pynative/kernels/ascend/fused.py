@@ -84,11 +84,12 @@ _HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def flash_attention(input_layout: str) -> Operator:
-    """A function `kernels.attention` by aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and
-    masked scores are -inf there. Documents go one behind the other, in layout TND.
+    """A function `kernels.attention` by aclnnFlashAttentionScore for heads in this layout ("SBH", "BSH", "BSND" or
+    "BNSD"): 16-bit types only, and masked scores are -inf there. Documents go one behind the other, in layout TND.
 
-    Float32, head sizes that it does not take, dropout (so that masks stay those of every other device), caps, ALiBi,
-    largest scores that are asked for, and documents that it can not tell apart go in blocks of composed operators.
+    Float32, head numbers and sizes that it does not take, dropout (so that masks stay those of every other device),
+    caps, ALiBi, largest scores that are asked for, a window without causal order, and documents without causal order,
+    with a window, too many or with `wrong_starts` are computed in blocks of composed operators.
     """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:

@@ -14,7 +14,8 @@ from pynative.kernels.block import AttentionRule, Partial, Scores
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Megatron's fused rows [s, b, g * (n/g + 2) * d] -> q [s, b, n, d], k [s, b, g, d], v [s, b, g, d].
 
-    Within a group come its n/g query heads, then its key, then its value.
+    Within a group come its n/g query heads, then its key, then its value. groups: g, heads_per_group: n/g, head_size:
+    d.
     """
 
 
@@ -33,7 +34,8 @@ def as_heads(x: Tensor, heads: int) -> Tensor:
 
 def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
     """Rows [s, b, n * (p + e)], of each head its own part of the key, then its value, and one part for the keys of all
-    heads [s, b, 1, r] -> k [s, b, n, p + r], each head's own part first, and v [s, b, n, e]."""
+    heads [s, b, 1, r] -> k [s, b, n, p + r], each head's own part first, and v [s, b, n, e]. heads: n, value_size:
+    e."""
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
@@ -62,8 +64,8 @@ def attention_block_gradient(
 
 
 def with_sinks(partial: Partial, sinks: Tensor, first: int = 0) -> Partial:
-    """Attention over all of a query's keys and, beside them, its head's sink, from that over the keys, `partial`, which
-    may be overwritten.
+    """The attention over all of a query's keys and its head's sink. partial: that over the keys alone, which may be
+    overwritten.
 
     sinks: [m], of which the n heads' stand from index `first` on. Not recorded.
     """
@@ -71,7 +73,7 @@ def with_sinks(partial: Partial, sinks: Tensor, first: int = 0) -> Partial:
 
 def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) -> Tensor | None:
     """Put the gradient of the sinks [m], 0 for those of other heads, where `autograd.add_weight_gradient` does; returns
-    what that returns.
+    what that returns: None, or the gradient if the sinks are in no gradient buffer.
 
     It is the negative sum over rows of p (dout . out), p the sink's probability; partial: what `with_sinks` gave; dout
     [s, b, n * e]. That of queries, keys and values is `attention_block_gradient`'s with this partial.

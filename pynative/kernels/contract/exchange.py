@@ -26,8 +26,8 @@ def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
 
 
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
-    """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th s rows are the j-th of `parts` equal parts of each
-    tensor's heads, side by side; w: the numbers of such a part.
+    """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th block of s rows has the j-th of `parts` equal
+    parts of each tensor's heads, side by side; w: the elements of these parts at a position.
 
     Before they are cut, heads are repeated in place: times[i] copies of each of xs[i]. Not recorded.
     """
@@ -43,8 +43,8 @@ def unpack_heads(
 
 
 def gather_rows(x: Tensor, sources: Array, row: tuple[int, ...]) -> Tensor:
-    """x [..., *row] -> [r, *row]: of its rows, counted over all leading axes, those of the numbers sources [r], int32;
-    zeros where one is -1. Not recorded."""
+    """x [..., *row] -> [r, *row]: its rows with the numbers `sources`, int32 [r], counted over all leading axes; zeros
+    where a number is -1. Not recorded."""
 
 
 def sum_rows(x: Tensor, places: Array, shape: tuple[int, ...]) -> Tensor:

@@ -36,50 +36,54 @@ def drop_over_capacity(
     probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
 ) -> tuple[Tensor, Tensor]:
     """(probs, experts) [T, k] with 0 and -1 where an expert takes the token no more: of more than `capacity` it keeps
-    those of the largest probability or, by_position, the first. capacity: of every expert, or of each [E]."""
+    those of the largest probability or, by_position, of the first tokens. capacity: of every expert, or of each
+    [E]."""
 
 
 def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:
     """experts [s b, k] -> [b, E] float32: how many of each sequence's choices fell on each expert; -1 is none.
 
-    groups: G; with it the result is [b, G], how many of each sequence's tokens go to an expert of each group. Not
-    recorded.
+    batch: b. number: E, of all experts. groups: G; with it the result is [b, G], how many of each sequence's tokens go
+    to an expert of each group. Not recorded.
     """
 
 
 def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """logits [s, b, E] -> what losses on them are made of, float32. Not recorded.
 
-    Returns the sum over s of each sequence's normalized scores [b, E]; how many tokens have an expert among their k
-    best by them [b, E]; and the sum over tokens of log(sum(exp(logits)))^2, a scalar (0 unless `sizes`).
+    Returns the sum over s of each sequence's normalized scores [b, E]; how many of its tokens have an expert among the
+    k best by these scores [b, E]; and the sum over tokens of log(sum(exp(logits)))^2, a scalar (0 unless `sizes`).
     """
 
 
 def with_router_losses(logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
     """logits [s, b, E] as they are; to their gradient is added that of sum(scores * weights[b, E]), with normalized
-    scores, and of z_weight * sum over tokens of log(sum(exp(logits)))^2."""
+    scores, and of z_weight * sum over tokens of log(sum(exp(logits)))^2. weights None: without the first."""
 
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """x [R, i], weights [o, i] of the groups -> each row times its group's weight^T [R, o]. Not recorded."""
+    """x [R, i], weights [o, i] of the groups -> each row times its group's weight^T [R, o]. counts: the number of rows
+    of each group, in order. Not recorded."""
 
 
 def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """dy [R, o], weights [o, i] of the groups -> each row times its group's weight [R, i]. Not recorded."""
+    """dy [R, o], weights [o, i] of the groups -> each row times its group's weight [R, i]. counts: the number of rows
+    of each group, in order. Not recorded."""
 
 
 def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
     """dy [R, o], x [R, i] -> of each group dy^T x [o, i], zeros where it has no rows; written into the group's `out`
-    where that is given; `accumulate`: added to it. Not recorded."""
+    where that is given; `accumulate`: added to it. counts: the number of rows of each group, in order. Not
+    recorded."""
 
 
 def add_grouped_bias(
     y: Tensor, biases: Sequence[Tensor], counts: Sequence[int], factors: Tensor | None = None
 ) -> Tensor:
-    """y [R, o] + factor * bias, with the bias [o] of each row's group and its factor of factors, float32 [R]; None:
-    1."""
+    """y [R, o] + factor * bias, with the bias [o] of each row's group and the row's factor in factors, float32 [R]
+    (None: 1). counts: the number of rows of each group, in order."""
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:

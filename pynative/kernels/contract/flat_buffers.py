@@ -1,5 +1,5 @@
 # mypy: disable-error-code=empty-body
-"""Contract of the operators of flat buffers: in place, not recorded."""
+"""Contract of the operators of flat buffers: not recorded, and in place if the name ends with an underscore."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -47,7 +47,8 @@ def bias_dropout_add(
     key: Key | None = None,
     rows: Rows | None = None,
 ) -> Tensor:
-    """residual + dropout(x + bias): x, residual [s, ..., h], bias [h]; what is None is left out.
+    """residual + dropout(x + bias), in the residual's type, or x's without one: x, residual [s, ..., h], bias [h]; what
+    is None is left out.
 
     rate, key: those of `dropout`. rows: the global sequence positions that x holds, in its order, as ranges; None: all,
     from 0.

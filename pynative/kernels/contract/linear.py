@@ -9,29 +9,29 @@ from parallel_core.numerics.float8 import Rounding
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., i], weight [o, i], bias [o] -> x weight^T + bias [..., o]. Not recorded."""
+    """x [..., i], weight [o, i], bias [o] -> x weight^T + bias [..., o]. Not recorded on the tape."""
 
 
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
-    """dy [..., o], weight [o, i] -> dy weight [..., i]. Not recorded."""
+    """dy [..., o], weight [o, i] -> dy weight [..., i]. Not recorded on the tape."""
 
 
 def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     """dy [..., o], x [..., i] -> dy^T x [o, i], summed over the leading axes, written into `out` when given;
-    `accumulate`: added to it. Not recorded."""
+    `accumulate`: added to it. Not recorded on the tape."""
 
 
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     """dy [..., o] -> its sum over the leading axes [o], written into `out` when given; `accumulate`: added to it.
 
-    Not recorded.
+    Not recorded on the tape.
     """
 
 
 def quantised(x: Tensor, rounding: Rounding, scale: float | None = None) -> Tensor:
     """x [..., c] -> its values rounded to the 8-bit type of `rounding`, float32 [..., c]. The rounding's blocks, which
     have a scale each, are cut from x as rows [r, c], all leading axes counted as one. scale: a given scale for all of
-    x; None: scales follow from x's values. Not recorded."""
+    x, for a rounding without blocks; None: scales follow from x's values. Not recorded on the tape."""
 
 
 def largest_magnitude(x: Tensor) -> float:
@@ -44,7 +44,7 @@ def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 def mxfp4(weight: Tensor, axis: int) -> Tensor:
     """weight [o, i], 32 neighbours along an axis (0 or 1) rounded to 4 bits that share a power of two (see
-    `parallel_core.numerics.block_formats`), in its own type. Not recorded."""
+    `parallel_core.numerics.block_formats`), in its own type. Not recorded on the tape."""
 
 
 def scale(x: Tensor, factor: float) -> Tensor:

@@ -25,8 +25,9 @@ def linear_recurrence(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
 ) -> Tensor:
     """q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1) -> [s, b, n, e]:
-    scale S^T q with the state S [d, e] after S <- exp(log_decay) S + k (rate (v - S^T k))^T, without S^T k unless
-    form.delta, token after token from S = 0; q and k are divided by their lengths first if form.unit."""
+    form.scale S^T q with the state S [d, e], token after token from S = 0: S <- exp(log_decay) S, then S <- S +
+    k (rate (v - S^T k))^T, without S^T k unless form.delta. q and k are divided by their lengths first if
+    form.unit. Value head i uses the queries and keys of head i // (n/m)."""
 
 
 def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:

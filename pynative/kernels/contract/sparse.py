@@ -13,8 +13,8 @@ from parallel_core.context import Ranges, Run
 
 def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, positions: Ranges) -> Tensor:
     """query [s, b, j, c] at these positions, key [S, b, c], weights [s, b, j] -> positions of each query's topk best
-    keys, its own or earlier ones, int32 [b, s, topk], ascending; -1 where there are fewer; of equal ones the first. Not
-    recorded."""
+    keys, its own or earlier ones, by sum over the j heads of weight * relu(query . key): int32 [b, s, topk], ascending;
+    -1 behind them where there are fewer; of equal ones the first. Not recorded."""
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
@@ -24,7 +24,8 @@ def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: flo
 
 def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: Run, scale: float) -> Tensor:
     """q [s, b, n, d], k [S, b, n, d] -> float32 [b, q, k] for the run `queries` of q queries, and the first k keys, up
-    to the last query's own: the sum over heads of softmax(scale q k^T) over the keys that a query chose; 0 elsewhere.
+    to the last query's own: the sum over heads of softmax(scale q k^T) over the keys that a query chose (chosen None:
+    all up to its own); 0 elsewhere.
 
     Not recorded.
     """
@@ -40,8 +41,9 @@ def indexer_gradient(
     factor: float,
     dkey: Tensor,
 ) -> tuple[float, Tensor, Tensor]:
-    """(L, dquery [q, b, j, c], dweights [q, b, j]) of L = KL(target || softmax(I)), summed over the run `queries` of q
-    queries out of the s of query [s, b, j, c] and weights [s, b, j]; key [S, b, c].
+    """(L, dquery [q, b, j, c], dweights [q, b, j]) of L = KL(target || softmax(I)), summed over the batch and the run
+    `queries` of q queries out of the s of query [s, b, j, c] and weights [s, b, j]; key [S, b, c]; I the scores by
+    which `choose_keys` chooses, of the chosen keys (None: all up to the query's own).
 
     target as `attention_target` gives it, which is first divided by its sum; gradients are float32 and multiplied by
     `factor`; the key's is added to dkey, float32 [S, b, c]. Not recorded.

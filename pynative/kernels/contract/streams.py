@@ -2,8 +2,8 @@
 """Contract of the operators of hyper-connections (`parallel_core.numerics.hyper_connections`).
 
 n residual streams of h features lie beside each other, x [s, b, n h]; their linear has m = 2 n + n n results for each
-token, of which follow the weights pre [n] (of the streams in a block's input), post [n] (of its output in the streams)
-and comb [n n] (of stream j in stream k afterwards), always float32.
+token, from which follow three sets of weights, always float32: pre [n] (of the streams in a block's input), post [n]
+(of its output in each stream), comb [n n] (row j, column k: of stream j in the new stream k).
 """
 
 from mindspore import Tensor
@@ -12,20 +12,20 @@ from parallel_core.numerics.hyper_connections import StreamRule
 
 
 def repeat_streams(x: Tensor, streams: int) -> Tensor:
-    """x [s, b, h] -> [s, b, n h], n times the same."""
+    """x [s, b, h] -> [s, b, n h], n = `streams` times the same."""
 
 
 def collapse_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> Tensor:
-    """x [s, b, n h] -> its streams summed with the weights pre, [s, b, h], at the end of the model, where the linear
-    has nothing but pre: weight [n, n h], base [n], scale [1]."""
+    """x [s, b, n h] -> its streams summed with the weights pre, [s, b, h], at the end of the model, where the linear's
+    results are pre alone: weight [n, n h], base [n], scale [1]. They follow from u as in `read_streams`, by `rule`."""
 
 
 def read_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> tuple[Tensor, Tensor]:
     """x [s, b, n h] -> (its streams summed with the weights pre [s, b, h], post and behind it comb, row by row, float32
     [s, b, n + n n]).
 
-    They follow from u = x weight^T / rms(x) times scale + base: weight [m, n h], base [m], and scale [3], a number each
-    for the parts of u that give pre, post and comb.
+    They follow by `rule` from u = x weight^T / rms(x) times scale + base: weight [m, n h], base [m], m = 2 n + n n, and
+    scale [3], a number each for the parts of u that give pre [n], post [n] and comb [n n].
     """
 
 

@@ -11,7 +11,7 @@ Table = dict[str, Operator]
 
 
 def modules(package: str, names: str) -> list[ModuleType]:
-    """The modules of `package` with these names, which stand between blanks."""
+    """The modules of `package` with these names, which are separated by blanks."""
     return [import_module(f"{package}.{name}") for name in names.split()]
 
 

@@ -9,8 +9,8 @@ def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
 
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """The statistics of this rank's columns that cross entropy needs: logits [..., v/t], target int [...]. Not
-    recorded.
+    """The statistics of this rank's columns that cross entropy needs: logits [..., v/t], the columns of ids first_id
+    ..., target int [...]. Not recorded.
 
     Returns [...] each, float32: the rows' maximum, the sum of exp(logits - maximum), and the logit of the target, 0
     where the target's column is another rank's. 16-bit logits are widened a block of rows at a time.
@@ -41,8 +41,8 @@ def cross_entropy_gradient(
 ) -> Tensor:
     """dloss * (probabilities - 1 at the target's column) [..., v/t] in the logits' type. Not recorded.
 
-    The probabilities are computed again from logits [..., v/t] and, of all ranks, maximum [...] and added [2, ...].
-    target, dloss [...]. overwrite: the result may be written over the logits.
+    The probabilities are computed again from logits [..., v/t], the columns of ids first_id ..., and, of all ranks,
+    maximum [...] and added [2, ...]. target, dloss [...]. overwrite: the result may be written over the logits.
     """
 
 
@@ -50,5 +50,6 @@ def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None)
     """sum(losses * mask) / max(sum(mask), 1), a scalar; the plain mean without a mask. losses and mask [...], the mask
     of any type.
 
-    count: divide by it instead of sum(mask), for tokens of which other ranks have some.
+    count: the divisor (1 if it is less), instead of sum(mask) or of the number of losses, for tokens of which other
+    ranks have some.
     """

@@ -42,7 +42,7 @@ def delivered(gradient: Array, out: Tensor | None) -> Tensor:
 
 def add_summed_gradient(parameter: Tensor, gradient: Array) -> Tensor | None:
     """Put a parameter's gradient, float32 and already computed, where `autograd.add_weight_gradient` does. Returns what
-    that returns: None, or the gradient if the parameter is in no buffer."""
+    that returns: None, or the gradient in the parameter's type if the parameter is trained and in no buffer."""
     return add_weight_gradient(parameter, partial(_put_gradient, parameter, gradient))
 
 

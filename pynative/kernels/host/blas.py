@@ -90,7 +90,7 @@ def _core(library: ctypes.CDLL) -> str:
 
 
 def cores() -> list[str]:
-    """The name of the core whose kernels each loaded OpenBLAS uses."""
+    """The name of the core whose kernels each loaded OpenBLAS uses; "" of one that does not say."""
     return [_core(library) for library in _libraries()]
 
 

@@ -43,8 +43,8 @@ def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
 def attend(
     queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule, sinks: Array | None = None
 ) -> Array:
-    """The output float32 [b, n, e] of one query of each text: queries [b, n, d], keys [S, b, g, d], values [S, b, g,
-    e], sinks [n], float32; bias: from `bias_of`."""
+    """Attention's output, float32 [b, n, e], for one query of each text: queries [b, n, d], keys [S, b, g, d], values
+    [S, b, g, e] of S slots in use, sinks [n], all float32; bias: from `bias_of`."""
     batch, heads, size = queries.shape
     groups = keys.shape[2]
     grouped = (queries * np.float32(rule.scale)).reshape(batch, groups, heads // groups, size)

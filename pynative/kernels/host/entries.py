@@ -1,5 +1,5 @@
-"""Compressed attention's entries on the host: pooled windows of tokens, and their choice by an indexer. Letters are
-those of `contract/entries.py`; q queries of a block."""
+"""Compressed attention's entries on the host: pooled windows of tokens, their choice by an indexer, and the indexer's
+loss. Letters are those of `contract/entries.py`; q queries of a block."""
 
 from typing import Any
 

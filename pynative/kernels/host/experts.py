@@ -1,4 +1,5 @@
-"""Products of rows sorted by weight with several linears' weights, and experts' activations and biases, on the host.
+"""Products of rows sorted by weight with several linears' weights, experts' activations and biases, and shared experts'
+gate, on the host.
 
 R rows of all groups, r of a span; i inputs, o outputs.
 """

@@ -12,7 +12,8 @@ from pynative.kernels.host.threads import set_threads
 
 
 def prepare(threads: int) -> None:
-    """Set the process up: `threads` threads in all, BLAS with one, freed memory kept for the next activation."""
+    """Set the process up: `threads` threads in all, BLAS with one and its fastest kernels, freed memory kept for the
+    next activation."""
     select_fastest_core()
     set_blas_threads(1)
     set_threads(threads)
@@ -20,7 +21,7 @@ def prepare(threads: int) -> None:
 
 
 def cores_of_a_rank(ranks: int) -> int:
-    """The number of cores for each of `ranks` ranks of this host, of those that this process may use."""
+    """The number of cores, at least 1, for each of `ranks` ranks of this host, of those that this process may use."""
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 

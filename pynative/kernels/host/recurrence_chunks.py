@@ -32,7 +32,8 @@ def _limits(size: int) -> Array:
 
 
 def chunk_of(length: int) -> int:
-    """The number of tokens of a chunk, for a sequence of this length: 16 or 32 if it is no longer, else 64."""
+    """The number of tokens of a chunk, for a sequence of `length` tokens: 16 for at most 16, 32 for at most 32, else
+    64."""
     return next((size for size in (BASE, 2 * BASE) if length <= size), CHUNK)
 
 
@@ -60,7 +61,7 @@ def _between(total: Array) -> Array:
 
 
 class Inputs(NamedTuple):
-    """The inputs of a segment, or the gradients of these; rate [m, C, r]."""
+    """The inputs of a segment of m chunks of C tokens, for r value heads, or the gradients of these; rate [m, C, r]."""
 
     qk: Array
     """Queries and keys, [m, 2, C, d]."""
@@ -102,7 +103,8 @@ class Segment:
         """q S and, with delta, k S, [m, p, C, r, e], of the state before each chunk."""
 
     def forward(self, state: Array, out: Array | None) -> Array:
-        """Fill out [m, C, r, e] unless it is None, from the state [d, r, e] before the segment; the state behind it."""
+        """Fill out [m, C, r, e] (m chunks of C tokens, r value heads) unless it is None, from the state [d, r, e]
+        before the segment, and return the state behind it."""
         (qk, v, _, _), states = self.inputs, self.states
         states[0] = state.reshape(states[0].shape)
         rows = self.rate * v

@@ -16,8 +16,8 @@ from pynative.memory.rounding import fill, float32_for, widened
 from pynative.tape.autograd import Moved
 
 BLOCK_BYTES = 256 * 1024
-"""Bytes of elements that are rotated at a time: there are several passes, for which the second level of the cache has
-room."""
+"""Bytes of elements, counted as float32, that are rotated at a time: there are several passes, for which the second
+level of the cache has room."""
 
 
 def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array, Array]:
@@ -30,8 +30,8 @@ def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array
 
 
 def _whole_heads(array: Array, head_size: int) -> Array:
-    """A view whose entries are whole heads of `head_size` elements: numpy copies one at once, three times as fast as
-    its numbers."""
+    """A view whose entries are whole heads of `head_size` elements: numpy copies such an entry at once, three times as
+    fast as element by element."""
     return array.reshape(-1).view(f"V{head_size * array.itemsize}")
 
 

@@ -1,4 +1,4 @@
-"""Attention sinks on the host: a block of one score a head that has no value, put together with the other blocks."""
+"""Attention sinks on the host: a block with one score for each head and no value, put together with the others."""
 
 import numpy as np
 from mindspore import Tensor

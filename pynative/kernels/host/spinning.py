@@ -1,7 +1,7 @@
 """A helper thread that waits for tasks without sleeping.
 
-To wake a thread that sleeps takes 0.05 ms and more, and a few on a machine that others use: its core may have gone to
-them. To hand a task to one that is awake takes a tenth of that. It waits in a spin lock of the C library
+To wake a thread that sleeps takes 0.05 ms and more, and some milliseconds on a machine that others use, which may have
+its core. To hand a task to one that is awake takes a tenth of that. It waits in a spin lock of the C library
 (pthread_spin_lock, POSIX), without the GIL.
 """
 
@@ -54,7 +54,7 @@ class _Signal:
 
 
 class AwakeHelper:
-    """The queue of one job between a thread that hands jobs and one that calls `serve`, which needs the GIL for a
+    """The queue of one job between a thread that hands jobs and one that runs `serve`. `serve` needs the GIL for a
     microsecond to begin a job and to end it."""
 
     def __init__(self) -> None:
@@ -63,13 +63,13 @@ class AwakeHelper:
         self._error: BaseException | None = None
 
     def hand(self, job: Job | None) -> None:
-        """Hand over the next job, after `finish` of the one before; None ends `serve`."""
+        """Hand over the next job, once `finish` of the job before has returned; None ends `serve`."""
         self._jobs.append(job)
         self._handed.give()
 
     def finish(self) -> BaseException | None:
-        """Wait for the job to end; its error or None. If the helper has not begun it (its core may be busy with
-        others), the calling thread does it."""
+        """Wait for the job to end; return the error that it raised, or None. If the helper has not begun it (its core
+        may be busy with others), the calling thread does it."""
         try:
             job = self._jobs.pop()
         except IndexError:
@@ -92,7 +92,7 @@ class AwakeHelper:
 
 
 def error_of(job: Job) -> BaseException | None:
-    """Do a job; the error that it raised, for the thread that waits for it, or None."""
+    """Do a job and return the error that it raised (for the thread that waits for the job), or None."""
     try:
         job()
     except BaseException as error:

@@ -58,9 +58,9 @@ class _Linear:
             self.shifted[group] = base[group, None] + factor * self.normed[group]
 
     def gradients(self, du: Array) -> tuple[Array, Array, Array, Array]:
-        """From the gradient of the results `shifted` [m, r]: (the gradient of x weight^T [m, r]; the factor [r] that,
-        divided by n h, multiplies each row's x in the part of its gradient that comes through rms(x); the gradient of
-        base [m]; that of scale, one number for each group of results)."""
+        """(The gradient of x weight^T [m, r]; the factor [r] that, divided by n h, multiplies each row's x in the part
+        of its gradient that comes through rms(x); the gradient of base [m]; that of scale, one number for each group of
+        results), all from du, the gradient of the results `shifted` [m, r]."""
         of_scale = [float((du[group] * self.normed[group]).sum(dtype=np.float64)) for group in self.rule.groups]
         of_base, of_normed = du.sum(axis=1, dtype=np.float64), np.empty_like(du)
         for factor, group in zip(self.scale, self.rule.groups, strict=True):

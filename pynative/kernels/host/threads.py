@@ -46,7 +46,8 @@ _awake: dict[int, list[AwakeHelper]] = {}
 
 
 def set_threads(count: int) -> None:
-    """Use `count` threads, the calling one included, for all host kernels of this process."""
+    """Use `count` threads, the calling one included, for all host kernels of this process. Raises ValueError for a
+    count below 1."""
     global _threads
     if count < 1:
         raise ValueError(f"threads is {count}: host kernels need at least 1 thread")
@@ -98,7 +99,7 @@ def _drain(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
 
 def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
     """Call `work(*task)` for every task, over the threads; tasks are begun in order by whichever thread is free. An
-    error is raised again here."""
+    error that a task raises is raised again here, once all threads have ended."""
     helpers = min(_threads, len(tasks)) - 1
     if helpers <= 0:
         return _drain(work, tasks)
@@ -108,7 +109,8 @@ def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
 
 
 def together(jobs: Sequence[Job]) -> None:
-    """Do jobs at the same time, the first in the calling thread; no more jobs than threads. An error of any is raised
+    """Do jobs at the same time, the first in the calling thread; no more jobs than threads. While another thread is
+    within `awake` the calling thread does all of them. If jobs raise errors, that of the first of these jobs is raised,
     once all have ended."""
     for error in _errors_awake(jobs) if _awake else _errors(jobs):
         if error is not None:
@@ -134,7 +136,9 @@ def _errors_awake(jobs: Sequence[Job]) -> list[BaseException | None]:
 
 @contextmanager
 def awake() -> Iterator[None]:
-    """Let the threads wait for the calling one's jobs without sleeping, within the block, which is to be short."""
+    """Let the other threads wait for the calling thread's jobs without sleeping, within the `with` block, which is to
+    be short. No effect with one thread, while this or another thread is within `awake`, or where the C library has no
+    spin locks."""
     if _threads == 1 or _awake or not can_spin():
         yield
         return
@@ -157,14 +161,14 @@ def spans(rows: int, size: int) -> Spans:
 
 
 def row_blocks(rows: int, row_bytes: int) -> Spans:
-    """Consecutive spans that cover `rows` rows of `row_bytes` bytes, about BLOCK_BYTES in each span; they depend on the
-    shape alone."""
+    """Consecutive spans that cover `rows` rows of `row_bytes` bytes, each of at most BLOCK_BYTES or of one row; they
+    depend on the shape alone."""
     return spans(rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
 
 
 def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
-    """Call `work` with the same rows of all arrays, a block at a time, over the threads; the first array [r, c] gives
-    the size of a block, and in place of an array that is None `work` gets None."""
+    """Call `work` with the same rows of all arrays, a block at a time, over the threads. The first array [r, c], not
+    None, gives the size of a block; in place of an array that is None `work` gets None."""
     first = arrays[0]
     assert first is not None
 
@@ -194,7 +198,8 @@ def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1
 
 
 def matmul_spans(rows: int, multiply_adds: int) -> Spans:
-    """Spans of a product's result rows: at most one for each thread, a single one when the product is small."""
+    """Spans of a product's `rows` result rows: at most one for each thread, each but the last a multiple of MATMUL_ROWS
+    rows; a single one if the whole product has fewer than MATMUL_WORK multiply-adds."""
     parts = _threads if multiply_adds >= MATMUL_WORK else 1
     size = -(-rows // parts)
     return spans(rows, max(MATMUL_ROWS, -(-size // MATMUL_ROWS) * MATMUL_ROWS))

@@ -1,4 +1,5 @@
-"""Triangular matrices with ones on their diagonal, and their inverses, of many small matrices at once."""
+"""Inverses of many small lower triangular matrices with ones on their diagonal, all at once, and triangles of ones as
+masks."""
 
 from functools import lru_cache
 
@@ -12,13 +13,14 @@ BASE = 16
 
 @lru_cache(maxsize=8)
 def below_diagonal(size: int, diagonal: int) -> Array:
-    """Float32 [size, size]: 1 on the diagonal with the number `diagonal` (0: the main one) and below, else 0."""
+    """Float32 [size, size]: 1 on the diagonal with the number `diagonal` (0: the main one, -1: the one below it) and
+    below that, else 0. The array is shared by all calls: not to be written."""
     return np.tril(np.ones((size, size), np.float32), diagonal)
 
 
 def inverse_of_unit_lower(below: Array) -> Array:
-    """(I + below)^-1, below [..., C, C] zero on and above its diagonal: small triangles by substitution, larger ones of
-    their halves."""
+    """(I + below)^-1, below [..., C, C] zero on and above its diagonal, C a multiple of BASE: triangles of BASE rows by
+    substitution, larger ones from the inverses of their halves."""
     size, inverse = below.shape[-1], np.zeros_like(below)
     own = [slice(start, start + BASE) for start in range(0, size, BASE)]
     small = _substituted(np.stack([below[..., rows, rows] for rows in own]))

@@ -1,7 +1,7 @@
-"""The operators written with MindSpore's own, each of which has a CPU kernel and a gradient.
+"""The contract's operators, composed of MindSpore's: only of those that have a CPU kernel and a gradient.
 
-The tape differentiates a function that has no backward of its own, and the casts of 16-bit types on a CPU (`widened`):
-gradients of parameters arrive in `_grad` there (`autograd.TapeGradients` moves them).
+MindSpore's tape differentiates a function that has no backward of its own, and the casts of 16-bit types on a CPU
+(`widened`): there gradients of parameters arrive in the parameters' `_grad` (`autograd.TapeGradients` moves them).
 """
 
 from pynative.kernels.contract import bodies_in

@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": _relu,
     "squared_relu": lambda x: ops.square(_relu(x)),
 }
-"""Name -> activation of single features, without gated ones."""
+"""Name -> activation of each feature by itself; gated activations are not among them."""
 
 GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu_tanh": lambda dy, x: _gelu_gradient(dy, x, x),  # The operator ignores its last argument, the output.
@@ -53,11 +53,13 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu": lambda dy, x: ops.select(x <= 0, 0.0, dy),
     "squared_relu": lambda dy, x: dy * 2.0 * _relu(x),
 }
-"""Name -> function (gradient of the result, x) -> gradient of x, of those in ACTIVATIONS."""
+"""Name of an activation in ACTIVATIONS -> its backward, a function (gradient of the result, x) -> gradient of x."""
 
 
 def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Tensor]] = ACTIVATIONS) -> Tensor:
-    """activation(x): a function of `plain` by its name, or for a gated one a(gate) * up, the a being one of `plain`."""
+    """The activation named `activation`, of x: that function of the table `plain`, or for a gated one (`gated_unit`)
+    a(gate) * up, where gate and up are the first and second half of x's last axis after gain, limit and offset, and a
+    is the gate's function of `plain`. Raises KeyError for another name."""
     unit = gated_unit(activation)
     if unit is None:
         return plain[activation](x)

@@ -32,8 +32,9 @@ def causal_mask(size: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def left_out(queries: Ranges, keys: Ranges, causal: bool, form: ScoreForm) -> Tensor | None:
-    """Bool [q, k], True for keys that come after the query, if `causal`, or lie before its window; None if there are
-    none."""
+    """Bool [q, k], True for the keys that a query does not see: those before its window and, if `causal`, those after
+    its own position. None if not `causal` and no key lies before a window. `queries`, `keys`: positions, the same if
+    `causal`."""
     query_positions, key_positions = as_array(queries), as_array(keys)
     if form.sees_all(query_positions, key_positions):
         return causal_mask(len(query_positions)) if causal else None
@@ -43,7 +44,7 @@ def left_out(queries: Ranges, keys: Ranges, causal: bool, form: ScoreForm) -> Te
 
 @lru_cache(maxsize=8)
 def distances(queries: Ranges, keys: Ranges) -> Tensor:
-    """Float32 [q, k]: each key's position minus the query's."""
+    """Float32 [q, k]: each key's position minus each query's, from the positions of both."""
     return from_numpy((as_array(keys) - as_array(queries)[:, None]).astype(np.float32))
 
 
@@ -72,7 +73,8 @@ def _not_chosen(scores: Scores) -> Tensor | None:
 
 
 def biases(scores: Scores, heads: int) -> Tensor | None:
-    """Float32 [n, q, k]: the bias by head and distance (ALiBi) that is added to scaled scores; None without one."""
+    """Float32 [n, q, k]: the bias by head and distance (ALiBi) that is added to the scaled scores of this rank's n =
+    `heads` heads; None where the rule has no bias."""
     if not scores.form.has_bias:
         return None
     slopes = from_numpy(scores.form.bias(scores.heads(heads), np.ones((1, 1), np.float32)))
@@ -80,14 +82,16 @@ def biases(scores: Scores, heads: int) -> Tensor | None:
 
 
 def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
-    """Scaled scores [b, n, q, k] after the model's cap and bias, before any is left out."""
+    """Scaled products `values` [b, n, q, k] after the model's `cap` (None: without; else the result is float32) and the
+    bias `added` (None: without), before any is left out."""
     if cap is not None:
         values = soft_cap(cast(values, mindspore.float32), cap)
     return values if added is None else values + added
 
 
 def hidden_scores(scores: Scores) -> Tensor | None:
-    """Bool, broadcasting to [b, n, q, k], True for scores that are left out for any reason; None if none is."""
+    """Bool, broadcasting to [b, n, q, k], True for the scores that are left out: by the mask, chosen keys, documents,
+    order or window. None if none of these applies."""
     of_form = left_out(scores.query_positions, scores.key_positions, scores.is_causal, scores.form)
     given = _given(scores), _not_chosen(scores), before_first_keys(scores), of_form
     masks = [mask for mask in given if mask is not None]
@@ -283,8 +287,8 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
 
 
 def merged(partial: Partial, block: Partial, heads: int) -> Partial:
-    """`partial` with a block's result put together with that of its queries, which are the last ones of `partial`;
-    heads: n."""
+    """A new Partial: `partial` after one more block of keys. The last queries of `partial` are those of `block`, and
+    their results over both are put together; the results of earlier queries stay. heads: n."""
     queries = block.maximum.shape[-1]
     first = partial.maximum.shape[-1] - queries
     old_maximum, old_inverse = partial.maximum[..., first:], partial.inverse_sum[..., first:]

@@ -22,7 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def widened_on_cpu(*type_givers: str) -> Callable[[F], F]:
     """A decorator that puts an operator into `TYPE_GIVERS`, the table of operators that a CPU computes in float32 for
-    16-bit arguments. type_givers: names of its arguments; the first one given has the type of its results."""
+    16-bit arguments. type_givers: names of the operator's arguments; its results have the type of the first of these
+    that is given."""
 
     def mark(operator: F) -> F:
         TYPE_GIVERS[operator] = type_givers

@@ -1,5 +1,5 @@
-"""Compressed attention's entries: pooled windows of tokens, and their choice by an indexer, of MindSpore operators.
-Letters are those of `contract/entries.py`."""
+"""Compressed attention's entries: pooled windows of tokens, their choice by an indexer, and the indexer's loss, of
+MindSpore operators. Letters are those of `contract/entries.py`."""
 
 import mindspore
 import numpy as np

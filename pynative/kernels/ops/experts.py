@@ -1,5 +1,5 @@
-"""Products of rows sorted by weight with several linears' weights, and experts' activations and biases, of MindSpore
-operators. R rows of all groups; i inputs, o outputs."""
+"""Products of rows sorted by weight with several linears' weights, experts' activations and biases, and shared experts'
+gate, of MindSpore operators. R rows of all groups; i inputs, o outputs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,12 +15,14 @@ from pynative.tape.autograd import Moved
 
 
 def rows_by_group(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    """The rows [R, ...] of each group, in order. Not recorded."""
+    """The rows of x [R, ...] in groups of `counts` rows each, in order. For the inside of a `Function`: the operator
+    with a backward is `split_rows`."""
     return ops.split(x, [int(count) for count in counts]) if len(counts) > 1 else (x,)
 
 
 def joined(groups: Sequence[Tensor]) -> Tensor:
-    """The rows of all groups, one group after the other, [R, ...]. Not recorded."""
+    """The rows of all groups, one group after the other, [R, ...]. For the inside of a `Function`: the operator with a
+    backward is `join_rows`."""
     return ops.cat(list(groups)) if len(groups) > 1 else groups[0]
 
 
@@ -69,7 +71,7 @@ def _weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None, accumulate: bool
 
 
 def no_rows_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """Zeros [o, i]: the gradient of a weight that no row was multiplied with."""
+    """Zeros [o, i] in the type of dy: the gradient of a weight that no row was multiplied with; dy [0, o], x [0, i]."""
     return ops.zeros((dy.shape[1], x.shape[1]), dy.dtype)
 
 

@@ -16,8 +16,8 @@ _largest = ops.ReduceMax(keep_dims=True)
 
 @cache
 def _shifts(form: Float8) -> Tensor:
-    """For each exponent of the type, from the smallest: 1.5 x 2^23 times the unit in the last place of values with that
-    exponent."""
+    """1.5 x 2^23 times the unit in the last place of values with an exponent, for each exponent of the type, from the
+    smallest."""
     exponents = np.arange(form.smallest, int(log2(form.largest)) + 1)
     return Tensor.from_numpy(np.ldexp(np.float32(1.5), exponents + 23 - form.mantissa))
 

@@ -17,7 +17,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def delivered(gradient: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
-    """`out` with the gradient written into it or, accumulate, added to it; without `out` the gradient itself."""
+    """`out` with the gradient written into it or, if `accumulate`, added to it; the gradient itself if out is None."""
     if out is None:
         return gradient
     (in_place.assign_add if accumulate else in_place.assign)(out, gradient)

@@ -48,7 +48,7 @@ class _LayerNorm(Function):
 
 
 def norm_scale(weight: Tensor, zero_centered: bool) -> Tensor:
-    """The factor with which a norm multiplies: the weight or, zero_centered, float32 weight + 1."""
+    """The factor with which a norm multiplies: the weight, or weight + 1 in float32 if `zero_centered`."""
     return cast(weight, FLOAT32) + 1 if zero_centered else weight
 
 

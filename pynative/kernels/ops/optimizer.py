@@ -15,7 +15,7 @@ _adam = ops.Adam()
 
 
 def penalized(grad: Tensor, param: Tensor, settings: AdamStep) -> Tensor:
-    """grad_scale grad + penalty param, float32: the gradient as Adam's averages take it."""
+    """settings.grad_scale x grad + settings.penalty x param, float32: the gradient as Adam's averages take it."""
     scaled = cast(grad, mindspore.float32)
     if settings.grad_scale != 1:
         scaled = scaled * settings.grad_scale

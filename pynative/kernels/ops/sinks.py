@@ -1,4 +1,4 @@
-"""Attention sinks of MindSpore operators: a block of one score a head that has no value joins the others."""
+"""Attention sinks of MindSpore operators: a block with one score for each head and no value joins the others."""
 
 from functools import partial as bound
 

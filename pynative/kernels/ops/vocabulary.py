@@ -45,7 +45,7 @@ def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
 
 
 BLOCK_ENTRIES = 1 << 24
-"""The number of logits that are widened to float32 at a time: 64 MB."""
+"""The most logits that are widened to float32 at a time (64 MB), but for a single row that has more."""
 
 
 def _row_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:

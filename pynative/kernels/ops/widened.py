@@ -21,8 +21,9 @@ FLOAT16, BFLOAT16 = mindspore.float16, mindspore.bfloat16
 
 
 def widened(operator: Operator, *type_givers: str) -> Operator:
-    """The operator computed in float32 if any argument has 16 bits; results have the type of the first argument among
-    `type_givers` that is given. A result written into the argument `out` has out's type: the operator rounds there."""
+    """The operator computed in float32 if any argument is a 16-bit tensor (one inside a list does not count, but is
+    widened with the others). Its results then have the type of the first argument among `type_givers` that is given;
+    where the argument `out` is given the operator's own result is returned, and rounded as it is written there."""
     bind = signature(operator).bind
 
     @wraps(operator)
@@ -69,5 +70,5 @@ OPERATORS = of(COMPOSED)
 
 def forms(input_layout: str) -> Table:
     """The fused forms that flags switch on: attention by blocks alone, which keeps little for its backward; the
-    composed forms of other operators keep little anyway. input_layout: not read, since no kernel here has one."""
+    composed forms of other operators keep little anyway. input_layout: not read, since nothing here depends on it."""
     return of(bodies_in(blocked_attention))

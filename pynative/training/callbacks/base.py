@@ -77,11 +77,12 @@ class Callback:
 
     def before_change(self, state: TrainingState) -> None:
         """Act before weights change: before each `on_gradients` (callbacks may change weights there, and the update
-        follows), and before `on_train_end`. All callbacks get this call before any callback changes weights."""
+        follows), before a rollback, and before `on_train_end`. All callbacks get this call before any callback changes
+        weights."""
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
-        """Act between a step's backwards and its update. The reduced gradients lie in `main_grad`, still to be
-        multiplied by `gradient_scale`."""
+        """Act between a step's backwards and its update, also if the update is then skipped. The reduced gradients lie
+        in `main_grad`, still to be multiplied by `gradient_scale`. `state.iteration` does not count this step yet."""
 
     def on_step_end(self, state: TrainingState) -> None:
         """Act after a step; `state.result` is its outcome."""

@@ -18,8 +18,8 @@ class BesideCallback(RunCallback):
 
     The time is that of the second step, since the first one warms up. Memory is what is allocated for weights,
     gradients and states, and the peak of everything else: on a CPU of the arrays of the first step (MindSpore counts
-    none there), elsewhere as the device counts. Nothing is compared for a script's own model, while the batch grows, or
-    without a second step.
+    none there), elsewhere as the device counts. Nothing is compared for a script's own model, in a run whose batch size
+    changes, or without a second step.
     """
 
     counts_arrays = True

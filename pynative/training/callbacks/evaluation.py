@@ -11,8 +11,8 @@ from pynative.training.data import RunData
 
 
 class EvaluationCallback(RunCallback):
-    """--eval-interval, --eval-iters: logs the loss on the validation data; without such data it logs that nothing is
-    evaluated."""
+    """--eval-interval, --eval-iters: every `interval` iterations logs the loss over `batches` global batches of the
+    validation data; without such data it logs at the start that nothing is evaluated."""
 
     def __init__(self, data: RunData, interval: int, batches: int) -> None:
         self.data, self.interval, self.batches = data, interval, batches
@@ -30,8 +30,8 @@ class EvaluationCallback(RunCallback):
 
 
 def evaluate(state: TrainingState, data_iterator: Iterator[Any] | None, batches: int) -> None:
-    """Log the loss and perplexity over `batches` global batches, and store the loss in
-    `state.metrics["validation_loss"]`."""
+    """Log the loss and perplexity (at most e^20) over the next `batches` global batches of `data_iterator`, and store
+    the loss in `state.metrics["validation_loss"]`. All ranks call this."""
     loss = state.step_cell.evaluate(data_iterator, batches)
     state.metrics["validation_loss"] = loss
     log(f"Evaluation: Step: {state.iteration}, Loss: {loss:.16f}, Perplexity: {math.exp(min(loss, 20.0)):.4f}")

@@ -1,5 +1,5 @@
 """The events of a run as plain values, for `events.jsonl`: start, warnings, tokens of experts, comparison with the
-plan, end."""
+plan, end or error."""
 
 import sys
 from datetime import datetime, timezone
@@ -53,7 +53,7 @@ def experts_event(state: TrainingState) -> Event | None:
 
 
 def comparison_event(state: TrainingState) -> Event | None:
-    """The comparison of this step with the plan, seconds and bytes of rank 0 by part; None if this step is not
+    """The comparison of this step with the plan, seconds and bytes of this rank by part; None if this step is not
     compared."""
     found = state.comparison
     if found is None or found.step != state.iteration:
@@ -67,8 +67,8 @@ def comparison_event(state: TrainingState) -> Event | None:
 
 
 def last_event(step: int, has_ended: bool) -> Event | None:
-    """The event that ends a run: "end", or "error" for the exception that is being handled; None for a run that was
-    left otherwise."""
+    """The event that ends a run: "error" if an exception is being handled, else "end" if the run has come to its end
+    (`has_ended`), else None."""
     error = sys.exc_info()[1]
     if error is None:
         return event("end", step) if has_ended else None

@@ -13,8 +13,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class ExitCallback(RunCallback):
-    """--exit-interval and --exit-duration-in-mins: ends the run after a step that is a multiple of `interval`, or once
-    so many minutes have passed on any rank."""
+    """--exit-interval and --exit-duration-in-mins: ends the run after a step whose number is a multiple of `interval`,
+    or after the first step that ends more than `minutes` after this callback was made, on any rank. None, 0: never."""
 
     def __init__(self, interval: int | None, minutes: float | None) -> None:
         self.interval, self.minutes = interval, minutes

@@ -18,13 +18,14 @@ from pynative.training.callbacks.base import Callback, RunCallback, TrainingStat
 
 
 class MoEDropRateCallback(RunCallback):
-    """Logs, on rank 0, a line for each layer and step: the share of the layer's choices of experts that were dropped,
-    counted in every micro-batch of all ranks.
+    """Logs, on rank 0, a line for each step and each layer that has experts (by its number from 0): the share of the
+    layer's choices of experts that were dropped, counted in every micro-batch of all ranks.
 
     Args:
         expert_num, num_layers, mtp_depth: the values of the model's configuration.
-        capacity_factor: --moe-drop-rate-capacity-factor if that flag is given: the line then also has the share that
-            this factor would drop. Else the capacity factor of the model's configuration.
+        capacity_factor: --moe-drop-rate-capacity-factor if that flag is given, else the capacity factor of the model's
+            configuration. Where the flag gives another factor than the model's, the line also has the share that it
+            would drop.
 
     Raises ValueError before the first step if an argument is not the configuration's.
     """
@@ -71,13 +72,15 @@ def _described(config: ModelConfig) -> dict[str, Any]:
 
 
 class SummaryMonitor(RunCallback):
-    """Writes `summary_dir`/export_<time>/tensor/layer-<l>_<step>.npy: the number of tokens of all ranks, int64 [E],
-    that chose each expert of a layer (from 0) in a step. `pynative.moe.plot_token_distribution` draws them.
+    """Writes, on rank 0, `summary_dir`/export_<time>/tensor/layer-<l>_<step>.npy for each layer l (from 0) that has
+    experts: the number of tokens of all ranks, int64 [E], that chose each expert in this step.
+    `pynative.moe.plot_token_distribution` draws them.
 
     Args:
-        keep_default_action: MindSpore's other records; there are none.
-        collect_freq: the steps between two files, at least 1, unless collect_tensor_freq says it.
-        export_options: {"tensor_format": "npy"}.
+        keep_default_action: MindSpore's other records; ignored, there are none.
+        collect_freq: files are written at steps that are multiples of it; collect_tensor_freq, if given, is taken in
+            its place. ValueError below 1.
+        export_options: None or {"tensor_format": "npy"}; ValueError for another format.
     """
 
     def __init__(
@@ -131,14 +134,15 @@ def _has(callbacks: Sequence[Callback], kind: type[Callback]) -> bool:
 class ColdHotExpertMonitor(RunCallback):
     """Has each layer's hot experts chosen anew before a checkpoint, which keeps the choice.
 
-    At powers of two and multiples of hot_expert_update_step the training step itself chooses. Copies hold no state of
-    their own, so that it does not matter whether this stands before or after the callback that saves.
+    At powers of two up to hot_expert_update_step, and at its multiples, the training step itself chooses. Copies hold
+    no state of their own, so that it does not matter whether this stands before or after the callback that saves.
 
     Args:
         save_checkpoint_steps: hot experts are chosen at its multiples, too; None or below 1: before the run's own
             checkpoints alone.
         moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: None, or the values of the model's
-            configuration; ValueError before the first step if they differ from it.
+            configuration; ValueError before the first step if they differ from it (moe_config: if its hot_expert_num
+            does).
     """
 
     def __init__(

@@ -18,7 +18,7 @@ MOST_WAITING = 1000
 
 class MetricsCallback(RunCallback):
     """Appends `state.metrics` to a file of JSON lines after every step, and the run's events to `events.jsonl` beside
-    it; for rank 0 only.
+    it. A run makes one on rank 0 alone.
 
     A run that goes on from a checkpoint in the files' folder keeps the lines of the steps up to there, and all events;
     another run's files are moved aside. Nothing is opened before a step was made.
@@ -88,7 +88,7 @@ class MetricsCallback(RunCallback):
 
 
 def cut(path: Path, step: int) -> None:
-    """Remove from a file of metrics the lines of `step` and later, and a line that a crash cut off."""
+    """Remove from a file of metrics the lines of `step` and later, and what is no whole line with a step."""
     lines = path.read_bytes().splitlines(keepends=True)
     left = [line for line in lines if _step(line) < step]
     if len(left) < len(lines):

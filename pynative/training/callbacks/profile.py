@@ -1,4 +1,4 @@
-"""Profiles of some iterations by MindSpore's profiler.
+"""Profiles of some iterations by MindSpore's profiler, and the list of callbacks of --profile and --trace.
 
 It sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and oneDNN.
 """
@@ -124,14 +124,15 @@ class DynamicProfileCallback(RunCallback):
         self._monitor.step()
 
     def on_train_end(self, state: TrainingState) -> None:
-        """Release the monitor's shared memory, which is named by the hour: what stays behind would keep the next run
-        from reading."""
+        """Release the monitor's shared memory. Its name holds the hour: one that stays behind would keep the
+        monitor of a run in the same hour from reading its settings."""
         self._monitor.on_train_end(None)
 
 
 class PynativeProfiler:
-    """A profile for a script's own loop, under MindFormers' name: with --profile it records the steps from
-    --profile-step-start to --profile-step-end, both included, by the numbers that the loop gives them.
+    """A profile for a script's own loop, under MindFormers' name: with --profile it records, on --profile-ranks, the
+    steps from --profile-step-start to --profile-step-end, both included, by the numbers that the loop gives them; with
+    --profile-dynamic-profiler-config-path those that this directory's file names.
 
     Args:
         training_config: the training section of the configuration.
@@ -143,12 +144,14 @@ class PynativeProfiler:
         self._monitor = _monitor(config) if self._is_wanted and config.is_dynamic else None
 
     def step_begin(self, current_step: int) -> None:
-        """Start the profile if step `current_step`, which begins, is the first to be recorded."""
+        """Start the profile if step `current_step`, which begins, is the first to be recorded; nothing where a file
+        names the steps."""
         if self._is_wanted and self._monitor is None and current_step == self._config.profile_step_start:
             self._recording.start()
 
     def step_end(self, current_step: int) -> None:
-        """Stop the profile if step `current_step`, which is over, is the last to be recorded."""
+        """Stop the profile if step `current_step`, which is over, is the last to be recorded; where a file names the
+        steps, have MindSpore's monitor count the step."""
         if self._monitor is not None:
             self._monitor.step()
         elif current_step == self._config.profile_step_end:
@@ -161,7 +164,9 @@ def _monitor(config: ProfilerConfig) -> Any:
 
 
 def profile_callbacks(config: AllConfig, output: Path) -> list[Callback]:
-    """The callbacks of --profile and --trace on this rank, in a list. output: the folder of the run's files."""
+    """The callbacks of --profile and --trace on this rank, in a list. Where MindSpore's operators do not run (a CPU
+    without --kernels ops) --profile without --trace records a trace, too, in --profile-save-path. output: the folder
+    for the trace of --trace."""
     profiler, parallel = config.training_config.profiler, config.parallel_config
     found: list[Callback] = []
     by_mindspore = parallel.kernels == "ops" or not parallel.is_on_cpu

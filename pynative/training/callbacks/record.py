@@ -25,8 +25,8 @@ EMBEDDING = "embedding"
 
 
 class RecordCallback(Callback):
-    """Records the iterations `first` to `last` - 1, counted from 0, in `folder`: weights before and after, activations,
-    gradients, tokens and figures. All ranks have this callback."""
+    """Records the iterations `first` to `last` - 1, counted from 0, in `folder`: tokens, activations, gradients,
+    figures, weights after each update, and those before the first. All ranks have this callback."""
 
     def __init__(self, folder: Path, first: int, last: int) -> None:
         self.folder, self.first, self.last = folder, first, last

@@ -28,7 +28,7 @@ KINDS = {
 }
 """The kind of work that each timer is around, by the timer's name."""
 SHORTEST = 1e-6
-"""Seconds; shorter stays in collectives are left out."""
+"""Seconds that a wait for others, or the moving of data, within a collective must exceed to be a span of its own."""
 
 
 class Recorder:

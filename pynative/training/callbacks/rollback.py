@@ -12,7 +12,7 @@ from pynative.training.callbacks.base import Callback, TrainingState
 class RollbackCallback(Callback):
     """Restores the run's last checkpoint in `directory` after a spike, whose update was not made: weights, optimizer,
     schedule, iteration and callbacks' states. Samples count on, so that none of the spike's comes again (Chowdhery et
-    al., "PaLM", 2022, 5.1)."""
+    al., "PaLM", 2022, 5.1). Before the first checkpoint nothing is restored; ValueError if the last one is damaged."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -8,14 +8,13 @@ from mindspore import Tensor
 from parallel_core.faults import stragglers
 from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
+from pynative.pipeline_parallel.runner import COMPUTE
 from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 PARTS = (
     "batch-generator",
-    "forward-compute",
-    "backward-compute",
-    "weight-gradients-compute",
+    *COMPUTE.values(),
     "all-grads-sync",
     "optimizer-clip-main-grad",
     "before-update",
@@ -26,7 +25,7 @@ PARTS = (
 
 class StragglerCallback(Callback):
     """Compares, every `interval` iterations, how long the ranks computed; rank 0 logs the fastest and slowest `count`
-    ranks, and warns of stragglers. All ranks have this callback."""
+    ranks, and warns of stragglers (`faults.stragglers`). All ranks have this callback."""
 
     reads_parameters = False
 

@@ -8,6 +8,7 @@ from mindspore import Tensor
 from parallel_core.config.log import LogConfig
 from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
+from pynative.pipeline_parallel.runner import COMPUTE, RECEIVE
 from pynative.startup.log import log
 from pynative.training.callbacks.base import RunCallback, TrainingState
 
@@ -17,19 +18,17 @@ NAMES = (
     "optimizer-clip-main-grad",
     "optimizer",
     "batch-generator",
-    "forward-compute",
-    "backward-compute",
-    "weight-gradients-compute",
-    "forward-and-backward-compute",
-    "forward-recv",
-    "backward-recv",
+    *COMPUTE.values(),
+    *RECEIVE.values(),
 )
 """Names of the timers, Megatron's where it has one, in the order in which they are printed."""
 
 
 class TimingsCallback(RunCallback):
-    """--timing-log-level: logs, on the last rank, every `interval` iterations the mean milliseconds of each timer that
-    any rank has, and stores the ranks' largest, in seconds, in `state.timings`. All ranks have this callback."""
+    """Stores in `state.timings`, every `interval` iterations, the mean seconds of an iteration, with --log-throughput
+    its TFLOP/s, and with --timing-log-level the mean seconds of each timer in NAMES that any rank has (the largest of
+    any rank), which the last rank logs in milliseconds, too; after other iterations it is empty. All ranks have this
+    callback."""
 
     def __init__(self, config: LogConfig, interval: int) -> None:
         self.config, self.interval = config, interval

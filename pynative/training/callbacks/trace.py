@@ -94,7 +94,7 @@ class TraceCallback(RunCallback):
 
 def clock_offset(world: Group) -> float:
     """The seconds that this rank's `perf_counter` is ahead of rank 0's: 0 on rank 0's host, whose processes share a
-    clock; elsewhere the median over a few barriers. All ranks call this."""
+    clock; elsewhere the median over a few barriers and the host's ranks. All ranks call this."""
     host = Path("/proc/sys/kernel/random/boot_id").read_text()
     number = int(host.replace("-", "")[:7], 16)
     seconds = []

@@ -15,7 +15,8 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 class WeightHashCallback(RunCallback):
     """--check-weight-hash-across-dp-replicas-interval: compares, every `interval` iterations, a digest of each rank's
-    experts and one of its other weights with those of the ranks that hold the same. Raises RuntimeError if any differ.
+    trained weights of experts and one of its other trained weights with those of the ranks that hold the same. Raises
+    RuntimeError if any differ.
     """
 
     def __init__(self, interval: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from parallel_core.config import AllConfig
 from parallel_core.config.log import LogConfig, WriterPlan
 from parallel_core.numerics.dtypes import Array
-from parallel_core.step_figures import figures_of, logged
+from parallel_core.step_figures import logged, logged_by_layer
 from pynative import parallel_state
 from pynative.startup.log import warn
 from pynative.training.callbacks.base import Callback, RunCallback, TrainingState
@@ -50,8 +50,9 @@ class Writer(Protocol):
 
 
 class TensorBoardWriter:
-    """A writer of TensorBoard's event files, with Megatron's tags: `x`, and `x vs samples` over the samples
-    consumed."""
+    """A writer of TensorBoard's event files in `log_dir`, with Megatron's tags: `x`, and `x vs samples` over the
+    samples consumed. run: the run's configuration, which is not written. queue_size: the most events that wait to be
+    written."""
 
     def __init__(self, run: Mapping[str, Any], log_dir: str, queue_size: int) -> None:
         files = import_module("tensorboard.summary.writer.event_file_writer")
@@ -74,7 +75,7 @@ class TensorBoardWriter:
 
 
 class WandbWriter:
-    """A writer for Weights & Biases, with Megatron's tags. options: of `wandb.init`."""
+    """A writer for Weights & Biases, with Megatron's tags. run: the run's configuration; options: of `wandb.init`."""
 
     def __init__(self, run: Mapping[str, Any], **options: Any) -> None:
         self._run = import_module("wandb").init(config=dict(run), **options)
@@ -87,7 +88,8 @@ class WandbWriter:
 
 
 class MLflowWriter:
-    """A writer for MLflow, whose tags may have neither spaces at their ends nor brackets; Megatron's have neither."""
+    """A writer for MLflow, whose tags may have neither spaces at their ends nor brackets; Megatron's have neither. run:
+    the run's configuration; experiment: MLflow's name for a group of runs."""
 
     def __init__(self, run: Mapping[str, Any], experiment: str) -> None:
         self._mlflow = import_module("mlflow")
@@ -104,7 +106,7 @@ class MLflowWriter:
 
 
 class SwanLabWriter:
-    """A writer for SwanLab. options: of `swanlab.init`."""
+    """A writer for SwanLab. run: the run's configuration; options: of `swanlab.init`."""
 
     def __init__(self, run: Mapping[str, Any], **options: Any) -> None:
         self._swanlab = import_module("swanlab")
@@ -133,7 +135,8 @@ LOSS = "lm loss"
 
 def points_of_step(state: TrainingState) -> dict[str, float]:
     """Values by tag of the curves over steps and samples. As in Megatron, learning rate and loss scale are those after
-    the step; a step that was skipped has no gradient norm."""
+    the step; a step that was skipped has no gradient norm and no number of zeros. Loss scale, number of ranks, number
+    of zeros and norm of the weights are there only if flags ask for them."""
     config, result, metrics = state.config, state.result, state.metrics
     scaler = state.step_cell.loss_scaler
     points = {
@@ -152,16 +155,12 @@ def points_of_step(state: TrainingState) -> dict[str, float]:
 
 
 def points_of_layers(config: AllConfig, figures: Mapping[str, Array]) -> dict[str, float]:
-    """Values by tag of the curves over steps alone, of what layers report: means over layers, and with
-    --moe-per-layer-logging each layer's, from 0. figures: name -> what all cells reported in a step."""
+    """Values by tag of the curves over steps alone, of what layers report: losses as means over layers
+    (`Figure.layers`), largest scores as the largest of all, and with --moe-per-layer-logging routers' losses by layer.
+    figures: name -> what all cells reported in a step."""
     model = config.model_config
     points = {_megatrons(name): value for name, value in logged(model, figures).items()}
-    if model.moe_config.monitors.moe_per_layer_logging:
-        for figure in figures_of(model):
-            if figure.is_loss and figure.layers:
-                values: Any = figures[figure.name].tolist()
-                points |= {f"moe/{figure.name}_layer_{layer}": value for layer, value in enumerate(values)}
-    return points
+    return points | (logged_by_layer(model, figures) if model.moe_config.monitors.moe_per_layer_logging else {})
 
 
 def _megatrons(name: str) -> str:
@@ -197,7 +196,8 @@ class Background:
         self._thread.start()
 
     def write(self, points: Points) -> None:
-        """Queue the points for the thread, without waiting."""
+        """Queue the points for the thread, without waiting; they are dropped, and counted, if MOST_WAITING wait
+        already."""
         try:
             self._points.put_nowait(points)
         except queue.Full:
@@ -228,8 +228,9 @@ class Background:
 
 
 class WritersCallback(RunCallback):
-    """--tensorboard-dir, --wandb-project, --mlflow-experiment, --swanlab-project: hands each step's curves to their
-    writers; for the last rank only, as in Megatron."""
+    """--tensorboard-dir, --wandb-project, --mlflow-experiment, --swanlab-project: hands curves to their writers after
+    each step, those of `points_of_step` and of memory at multiples of --tensorboard-log-interval; for the last rank
+    only, as in Megatron."""
 
     def __init__(self, plans: Sequence[WriterPlan]) -> None:
         self.plans = plans

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from mapping.launch.__main__ import main
-from mapping.launch.launchers import LAUNCHERS
+from mapping.launch.launchers import LAUNCHERS, tasks
 from mapping.launch.start import without_noise
 from tests.support.assets import ROOT
 
@@ -90,6 +90,30 @@ def test_options_of_a_launcher(command, expected):
 def test_open_ends_of_a_launcher(command, open_ends):
     """An option that is missing, has no value, or is no number is named with what must be given."""
     assert open_ends in options(f"{command} x.py --bf16 -1")
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts", "on_a_host"),
+    [
+        ({}, "1", "1"),
+        ({"nodes": "2", "ntasks": "8"}, "2", "4"),
+        ({"nodes": "2", "ntasks_per_node": "8"}, "2", "8"),
+        ({"ntasks": "16", "ntasks_per_node": "8"}, "2", "8"),
+        ({"ntasks": "4", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "8"}, "2", "2"),
+        ({"ntasks": "1", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "8"}, "1", "1"),
+        ({"SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4"}, "2", "4"),
+        ({"SLURM_NTASKS": "16", "SLURM_NNODES": "2"}, "2", "8"),
+        ({"ntasks": "x", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "8"}, "2", "x"),
+        ({"nodes": "", "ntasks": "2"}, "", "2"),
+        ({"ntasks_per_node": ""}, "1", ""),
+    ],
+)
+def test_tasks_of_slurm(given, hosts, on_a_host):
+    """srun's --ntasks goes before the tasks on a host, which are then the most that there may be, and before Slurm's
+    variables; a wrong number stays, to be named."""
+    variables = {name: value for name, value in given.items() if name.startswith("SLURM")}
+    options = {name: value for name, value in given.items() if name not in variables}
+    assert tasks(options, variables) == {"SLURM_NNODES": hosts, "SLURM_NTASKS_PER_NODE": on_a_host}
 
 
 @pytest.fixture

@@ -204,6 +204,7 @@ def test_a_contradiction_names_both_values(reading_with, content, change, values
         ({"sparse_gradients": True}, "sparse_gradients"),
         ({"optimizer": {"type": "SGD", "params": {"nesterov": True}}}, "optimizer.params.nesterov"),
         ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9]}}}, "optimizer.params.betas"),
+        ({"optimizer": {"type": "AdamW", "params": {"betas": {"a": 1}}}}, "optimizer.params.betas"),
         ({"fp16": {"enabled": True, "initial_scale_power": "x"}}, "fp16.initial_scale_power"),
         ({"fp16": True}, "fp16.enabled"),
         ([1, 2], "must hold an object"),

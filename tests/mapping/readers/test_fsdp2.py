@@ -83,6 +83,7 @@ def test_every_key_of_a_published_file_is_answered(reading_with):
         ("reshard_after_forward: often", "true, false or a number"),
         ("param_dtype: fp32", "the model computes in bfloat16"),
         ("param_dtype: int8", "must be one of bf16, fp16, fp32"),
+        ("param_dtype: [bf16]", "must be one of bf16, fp16, fp32"),
         ("output_dtype: fp16", "the model computes in bfloat16"),
         ("reduce_dtype: fp64", "must be one of bf16, fp16, fp32"),
         ("cast_forward_inputs: often", "must be one of True, False"),

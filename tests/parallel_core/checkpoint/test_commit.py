@@ -278,6 +278,8 @@ def test_an_iteration_can_be_asked_for(tmp_path):
     assert commit.find(tmp_path, 1).name == "iter_0000001"
     with pytest.raises(ValueError, match=r"--ckpt-step 2: .*there are 1, 3"):
         commit.find(tmp_path, 2)
+    with pytest.raises(ValueError, match=r"--ckpt-step 2: .*there are none"):
+        commit.find(tmp_path / "nothing", 2)
     itself = tmp_path / "iter_0000003"
     assert commit.find(itself, 3) == commit.find(itself) == itself
     with pytest.raises(ValueError, match=r"--ckpt-step 1: --load .*iter_0000003 is .* of iteration 3 alone"):

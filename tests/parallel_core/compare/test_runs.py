@@ -75,6 +75,8 @@ def test_a_case_beside_another(name, tmp_path, capsys):
     assert ("megatron.norm_epsilon: 1e-06 | 1e-05" in said) == (name == "a setting")
     exact = main([str(tmp_path / "a"), str(tmp_path / "b"), "--exact"])
     assert exact == (name != "a setting")
+    said = capsys.readouterr().out
+    assert "as far as rounding tells" not in said and ("and nothing differs\n" in said) == (not exact)
 
 
 def test_folders_with_nothing_to_compare(tmp_path, capsys):
@@ -136,6 +138,8 @@ def test_bisection_of_runs_whose_weights_are_the_same(tmp_path, capsys):
     assert main([str(one), str(same), "--bisect"]) == 0
     assert "1 checkpoints of both, 1 of them read: weights are the same up to step 10" in capsys.readouterr().out
     assert main([str(one), str(same), "--bisect", "--exact"]) == 1
+    assert main([str(one), str(one), "--bisect", "--exact"]) == 0
+    assert "weights are the same up to step 10, and nothing differs\n" in capsys.readouterr().out
     assert main([str(one), str(other), "--bisect"]) == 1
     assert f"step 10, weight of output_layer.bias (only {other} has it)" in capsys.readouterr().out
 
@@ -156,6 +160,22 @@ def test_ranks_of_another_layout_make_the_same_record(tmp_path):
     assert not list(differences(7, one, two, exact=True))
     np.testing.assert_array_equal(two.activations[3, "0.0", "decoder.layers.0"], x[::4])
     assert two.gradients["w"].norm == pytest.approx(np.linalg.norm(weight))
+    with pytest.raises(ValueError, match="no whole record"):
+        read_record(tmp_path, 7)
+
+
+def test_a_damaged_record_is_said(tmp_path):
+    """A rank's file that is cut off anywhere, and a step.json without figures, is a ValueError about the record."""
+    write_step(tmp_path, 7, 0, of_parameters("gradient", {"w": np.ones(3)}), {"loss": 2.0}, "float32")
+    file = tmp_path / "step_00000007" / "rank_0.npz"
+    whole = file.read_bytes()
+    for size in (0, 3, 30, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="no whole record"):
+            read_record(tmp_path, 7)
+    file.write_bytes(whole)
+    assert "w" in read_record(tmp_path, 7).gradients
+    (file.parent / "step.json").write_text("[1]")
     with pytest.raises(ValueError, match="no whole record"):
         read_record(tmp_path, 7)
 

@@ -22,6 +22,7 @@ from parallel_core.config import (
     TransformerConfig,
 )
 from parallel_core.config.base import _broken_rule, types_of
+from parallel_core.config.recompute import RecomputeConfig
 from parallel_core.config.tree import PUBLIC, SECTIONS
 
 
@@ -123,6 +124,24 @@ def test_interleaving_is_asked_for_by_layers_or_by_chunks():
 
     assert chunks(num_layers_per_virtual_pipeline_stage=2) == chunks(virtual_pipeline_model_parallel_size=2) == (2, 2)
     assert chunks() == (None, 1)
+
+
+WHOLE = {"recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"recompute": [1]}, "--recompute [1]"),
+        ({"recompute": True}, "--recompute"),
+        ({"recompute_granularity": "full", **WHOLE}, "--recompute-granularity full"),
+        ({"swap_attention": True}, "--swap-attention"),
+        ({}, ""),
+    ],
+)
+def test_a_flag_that_keeps_pairs_apart_is_named_as_it_was_given(given, named):
+    """`against_pairs` is the flag that the user wrote, not another one for the same layers."""
+    assert AllConfig(model_config=model(), recompute_config=RecomputeConfig(**given)).against_pairs == named
 
 
 @pytest.mark.parametrize(

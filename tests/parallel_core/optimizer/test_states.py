@@ -115,6 +115,8 @@ def test_mup_has_initial_values_and_scales(flags, matrix, projection, embedding,
     [
         ("", 8, 8),
         ("--optimizer sgd", 4, 4),
+        ("--optimizer sgd --sgd-momentum 0", 0, 0),
+        ("--bf16 --optimizer sgd --sgd-momentum 0", 4, 4),
         ("--optimizer lion", 4, 4),
         ("--bf16 --optimizer lion", 8, 8),
         ("--optimizer muon", 4, 8),
@@ -138,4 +140,4 @@ def test_bytes_of_states(flags, matrix, other):
             states = plan_states(plan, kept.owned, config.optimizer_config)
             assert all(span.size for state in states.values() for span in state.spans)
         padding = memory(StagePlan(config, 0)).optimizer_states - wanted
-        assert 0 <= padding < 0.05 * wanted
+        assert 0 <= padding <= 0.05 * wanted

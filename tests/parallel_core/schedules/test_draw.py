@@ -36,7 +36,7 @@ def test_chunks_are_named():
 
 def test_svg_has_a_box_for_each_computation():
     """The SVG is well-formed, has a box for each computation inside its frame, and a legend of the kinds that occur."""
-    root = ElementTree.fromstring(draw.svg(simulate(zb_h1(3, 4)), "a title"))
+    root = ElementTree.fromstring(draw.svg(simulate(zb_h1(3, 4)), "a title & <b>"))
     space = "{http://www.w3.org/2000/svg}"
     boxes = root.findall(f"{space}g")
     assert len(boxes) == 3 * 4 * 3
@@ -45,7 +45,7 @@ def test_svg_has_a_box_for_each_computation():
         assert float(rectangle["x"]) + float(rectangle["width"]) <= float(root.attrib["width"])
         assert float(rectangle["y"]) + float(rectangle["height"]) <= float(root.attrib["height"])
     texts = [text.text for text in root.findall(f"{space}text")]
-    assert "a title" in texts and "gradients of weights" in texts
+    assert "a title & <b>" in texts and "gradients of weights" in texts
 
 
 @pytest.mark.parametrize(("arguments", "file", "printed"), EXAMPLES, ids=[example[1] for example in EXAMPLES])

@@ -62,14 +62,16 @@ def test_known_times_are_no_worse_than_unknown_ones(name, times):
 
 @pytest.mark.parametrize("stages", range(2, 9))
 def test_the_bubble_of_dualpipe_v(stages):
-    """DualPipeV: the bubble is DeepSeek's (p-1)(F&B + B - 3W) of a chunk's times, where weight gradients are as long as
-    input gradients or as a forward, and a pair takes F + B."""
+    """DualPipeV: the bubble is DeepSeek's (p-1)(F&B + B - 3W) of a chunk's times, where a pair takes F + B, input
+    gradients are as long as a forward and weight gradients no longer; with longer input gradients it is another."""
     placement = Placement(stages, 2, folded=True)
     several = Times(1, 2, 1), Times(3, 5, 2), Times(3, 6, 3)
     for micro_batches, times in product((2 * stages - 1, 2 * stages, 3 * stages), several):
         timeline = simulate(dualpipe_v(stages, micro_batches), times, placement)
         chunk = Fraction(times.forward + 2 * times.backward - 3 * times.weight, 2)
         assert timeline.bubble == (stages - 1) * chunk
+    other = simulate(dualpipe_v(stages, 2 * stages), Times(2, 6, 2), placement)
+    assert other.bubble != (stages - 1) * Fraction(2 + 2 * 6 - 3 * 2, 2)
 
 
 EQUAL, SHORT = (1.0, 1.0, 1.0, 0.0), (9.261, 9.043, 4.6685, 0.601)

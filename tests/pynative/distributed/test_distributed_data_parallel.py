@@ -26,6 +26,15 @@ def wrapped(config, **fields):
     )
 
 
+def test_zero3_is_refused_with_the_places_where_it_is_done():
+    """use_zero3=True names what trains at ZeRO stage 3, and no function that refuses it."""
+    from pynative.distributed import DistributedDataParallelConfig
+
+    with pytest.raises(ValueError, match=r"--zero-stage 3 .* pretrain and TrainOneStepCell") as caught:
+        DistributedDataParallelConfig(use_zero3=True)
+    assert "get_forward_backward_func" not in str(caught.value)
+
+
 def batch_of(rank: int) -> dict[str, np.ndarray]:
     """This rank's own batch of two samples."""
     samples = [Rows()[2 * rank + i] for i in range(2)]

@@ -50,6 +50,17 @@ def by_hand(backend, folder):
     return found
 
 
+@pytest.mark.parametrize("ids", ["a,b", "1,,2", "1,-2", str(2**40)])
+def test_ids_that_are_no_numbers_are_said(ids, capsys):
+    """--ids of `checkpoint_logits` that are no ids end with exit code 2 and the flag, not in a traceback."""
+    from pynative.generation.checkpoint_logits import main
+
+    with pytest.raises(SystemExit) as caught:
+        main(["--out", "x.npz", "--ids", ids, "nowhere"])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2 and said.startswith("error: argument --ids: ") and ids in said
+
+
 TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
 
 

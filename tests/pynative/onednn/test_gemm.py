@@ -31,3 +31,11 @@ def test_where_it_is_missing_primitives_multiply(missing, monkeypatch):
     out = np.empty((64, 256), np.float32)
     ENGINE.matmul(dy.T, x, out)
     np.testing.assert_allclose(out, widened(dy).T @ widened(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_product_over_no_rows_is_zeros(accumulate):
+    """With k = 0 the product is zeros, which are written, or added to what `out` holds."""
+    out = np.full((3, 4), 1.0 if accumulate else np.nan, np.float32)
+    gemm.transposed_product(np.empty((0, 3), BFLOAT16), np.empty((0, 4), BFLOAT16), out, accumulate)
+    np.testing.assert_array_equal(out, float(accumulate))

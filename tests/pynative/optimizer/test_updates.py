@@ -60,6 +60,9 @@ CASES = {
         ADAM | {"optimizer_type": "AdamWeightDecay"}, update_rules.Adam, {"corrected": False}, MATRICES
     ),
     "SGD": ({"optimizer_type": "SGD", "sgd_momentum": 0.8}, update_rules.Sgd, {"momentum": 0.8}, MATRICES),
+    "SGD without momentum": (
+        {"optimizer_type": "SGD", "sgd_momentum": 0.0}, update_rules.Sgd, {"momentum": 0.0}, MATRICES
+    ),
     "Lion": ({"optimizer_type": "lion", "lion_beta1": 0.8}, update_rules.Lion, {"beta1": 0.8}, MATRICES),
     "decay of head norms": (ADAM | {"apply_wd_to_qk_layernorm": True}, update_rules.Adam, {}, MATRICES | {"q_norm"}),
     "no decay by name": (

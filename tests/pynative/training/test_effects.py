@@ -29,10 +29,7 @@ EXCEPTIONS = {
     "--resume-training": "there is nothing to resume",
     "--use-checkpoint-args": "there is no checkpoint",
     "--max-position-embeddings": "the longest sequence, of models without learned positions",
-    **dict.fromkeys(
-        ("--legacy-tokenizer", "--tokenizer-special-tokens", "--tiktoken-special-tokens"),
-        "these runs' tokenizer has no files",
-    ),
+    "--legacy-tokenizer": "these runs' tokenizer has no files",
     **dict.fromkeys(
         ("--is-instruction-dataset", "--train-mode", "--stage", "--sft"), "these runs build a GPT's data set"
     ),

@@ -132,6 +132,20 @@ def test_ids_are_judged_when_a_script_draws_them(backend_of_one):
             assert drawn["labels"].asnumpy().tolist() == [[1, label, 2]]
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_step_that_runs_again_draws_the_same(backend_of_one, is_list):
+    """A rerun draws what the step drew, each chunk from its own iterator, with None for a chunk that had none; chunks
+    that share one iterator draw the same."""
+    step = MegatronForwardStep(lambda data, model: (None if data is None else next(data), None), 1)
+    chunks = [nn.Cell() for _ in range(3)]
+    items = [None, iter([{"x": Tensor(1)}]), iter([{"x": Tensor(2)}])] if is_list else iter([{"x": Tensor(1)}])
+    step.begin(items, chunks, 1, RULES)
+    for _ in range(3):
+        drawn = [step(chunk, 0, place)[0] for place, chunk in enumerate(chunks)]
+        assert [item and int(item["x"]) for item in drawn] == ([None, 1, 2] if is_list else [1, 1, 1])
+        step.again()
+
+
 def test_the_last_micro_batch_of_the_data_is_filled_up(backend_of_one):
     """With fills_up a short micro-batch is filled with rows whose loss mask is 0, which a script's forward step gets as
     well."""

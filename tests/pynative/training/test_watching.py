@@ -12,6 +12,7 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.reader import CheckpointReader
 from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
 from tests.support.pretraining import BATCHES, pretrain_tiny
 
 UNTIED = "--untie-embeddings-and-output-weights --disable-bias-linear"
@@ -32,6 +33,18 @@ def test_the_norm_and_the_zeros_are_the_whole_models():
         for cut_norm, cut_zeros in run(2, figures, f"{UNTIED} {flags}"):
             assert cut_norm == pytest.approx(norm, rel=1e-5) and cut_zeros == zeros
     assert norm > 1 and zeros >= 4 * 32 and zeros % 32 == 0, "ids 60 to 63 are never an input, of rows of 32"
+
+
+def counted(backend) -> int:
+    from pynative.optimizer.statistics import ModelSum
+
+    with job(backend, config_of(TINY, 1)):
+        return ModelSum().count([("dp-cp", 2**24 + 1)])
+
+
+def test_large_counts_are_exact():
+    """A count over the model, such as that of zero gradients, is not rounded above float32's 2^24."""
+    assert run(1, counted) == [2**24 + 1]
 
 
 def norm_of_all_weights(backend, flags: str) -> tuple[float, float]:

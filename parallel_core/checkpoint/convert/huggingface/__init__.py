@@ -7,7 +7,7 @@ A family is a value: its settings by path and key, and its parameters by name.
     fields.py, kinds.py              which key of config.json is which setting: experts.py, rope.py and windows.py have
                                      those that take more than a name
     config.py                        a family's config.json read, and written; keys that no setting is made of
-    read.py, write.py                folders; quantised.py multiplies weights of 8 bits, tokenizer.py copies the rest
+    read.py, write.py                folders; quantised.py scales weights of 8 bits back, tokenizer.py copies the rest
 
 Read family.py first, then tables.py, fields.py and read.py.
 """

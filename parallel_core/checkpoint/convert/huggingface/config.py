@@ -57,7 +57,8 @@ UNKNOWN = "something that is not known here, and that transformers' class of tod
 
 
 def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
-    """Subject, such as training -> keys of this config.json about that subject which the family does not map."""
+    """Subject, such as training -> keys of this config.json about that subject which the family does not map. Keys that
+    are not known here have a subject of their own; `model_type` and `quantization_config` have none."""
     found: dict[str, list[str]] = {}
     mapped = _READ.union(*map(keys_of, family.fields))
     for key in config:
@@ -67,7 +68,8 @@ def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
-    """The family of the `model_type` in config.json. Raises ValueError if it is not known here."""
+    """The first family that has the `model_type` of config.json and whose `reads` is true of it. Raises ValueError if
+    there is none."""
     model_type = config.get("model_type")
     for family in FAMILIES:
         if model_type == family.model_type and family.reads(config):
@@ -81,8 +83,8 @@ def _types() -> str:
 
 
 def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """Section -> option -> value of our configuration, from a family's config.json. Raises ValueError for a key that is
-    missing, or whose value is not known here."""
+    """Section -> option -> value of our configuration, from a family's config.json. Raises ValueError for a required
+    key that is missing (KeyError for one that a `Group` needs), and for a value that is not known here."""
     found = dict(family.fixed)
     for field in family.fields:
         if isinstance(field, Field):
@@ -114,8 +116,9 @@ def _translated(field: Field, value: Any) -> Any:
 
 
 def matching_family(ours: AllConfig, model_type: str | None = None) -> Family:
-    """The first family, or that of `model_type`, whose config.json can describe the configuration's network. Raises
-    ValueError with each family's misfits."""
+    """The first family, with a `model_type` (MindSpeed-LLM's names are known, too) the first of that type, whose
+    config.json can describe the configuration's network. Raises ValueError with each family's misfits, or for a
+    `model_type` that is not known."""
     model_type = OTHER_NAMES.get(model_type or "", model_type)
     problems = []
     for family in FAMILIES:
@@ -150,13 +153,14 @@ def _unsaid(ours: AllConfig, family: Family) -> str | None:
 
 
 def with_vocabulary(ours: dict[str, Any]) -> dict[str, Any]:
-    """The settings with as many rows of the embedding as ids: without padding."""
+    """A copy of the settings in which `vocab_size` is `unpadded_vocab_size`: an embedding without padding."""
     network = ours["model_config"]
     return {**ours, "model_config": {**network, "vocab_size": network["unpadded_vocab_size"]}}
 
 
 def config_of(ours: AllConfig, family: Family) -> dict[str, Any]:
-    """The content of the config.json that describes the configuration's network as one of the family."""
+    """The content of the config.json that describes the configuration's network as one of the family. Raises ValueError
+    or KeyError for some settings that its keys cannot say; `matching_family` tells of all before."""
     flat = {path: attrgetter(path)(ours) for path in OF_MODEL}
     config: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
     for field in family.fields:

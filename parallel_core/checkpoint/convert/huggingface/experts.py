@@ -1,4 +1,4 @@
-"""Experts in config.json: the layers that have them, and the router's choice."""
+"""Experts in config.json: the layers that have them, shared experts, and the router's choice."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

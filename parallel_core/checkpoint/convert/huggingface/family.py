@@ -22,7 +22,7 @@ Parameter = tuple[str, tuple[str, ...], Rule]
 
 @dataclass(frozen=True)
 class Family:
-    """The models of one `model_type`, which share one class of transformers."""
+    """The models of one `model_type`, or those of them that `reads` accepts; they share one class of transformers."""
 
     model_type: str
     architecture: str
@@ -139,7 +139,7 @@ def further_rows(
     rows: Iterable[Parameter], own: Mapping[str, str | tuple[str, ...]], start: str, of_layers: str
 ) -> tuple[Parameter, ...]:
     """Rows for layers of multi-token prediction: the model's layer rows in `rows`, with `start` in place of
-    `of_layers` before their names, and each layer's own rows (`own`: our name -> theirs; for two names, two linears
+    `of_layers` in the files' names, and each layer's own rows (`own`: our name -> theirs; for two names, two linears
     side by side)."""
     ours, in_layer = f"{FURTHER_LAYERS[0]}{{layer}}.", "transformer_layer."
     return (

@@ -28,7 +28,8 @@ class Field(NamedTuple):
     """Other spellings of the key, which are read, too."""
 
     def value_in(self, config: Mapping[str, Any]) -> Any:
-        """The value in config.json under any spelling of the key; None if there is none."""
+        """The value in config.json under the first spelling of the key that has one other than null; None if none
+        has."""
         return next((config[key] for key in (self.key, *self.also) if config.get(key) is not None), None)
 
 

@@ -16,8 +16,8 @@ _SCALE = "_scale_inv"
 
 
 def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(rows, columns) of a block of a weight that shares a factor; None if nothing is quantised. Raises ValueError for
-    another method."""
+    """(rows, columns) of a block of a weight that shares a factor, by config.json; None if nothing is quantised. Raises
+    ValueError for another quantisation than DeepSeek's, float8 (e4m3) by blocks."""
     said = config.get("quantization_config")
     if said is None:
         return None
@@ -31,8 +31,9 @@ def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def dequantised(tensors: Mapping[str, LazyTensor], block: tuple[int, int] | None) -> dict[str, LazyTensor]:
-    """The tensors, 8-bit weights as bfloat16 and without the factors. Raises ValueError if a factor or its weight is
-    missing, or they do not fit."""
+    """Name -> tensor, 8-bit weights as bfloat16 and without the factors. block: rows and columns that share a factor;
+    None: no tensor is a factor. Raises ValueError if an 8-bit weight has no factors, factors have no weight, or both do
+    not fit."""
     scales = {name: tensor for name, tensor in tensors.items() if block and name.endswith(_SCALE)}
     found = {name: tensor for name, tensor in tensors.items() if name not in scales}
     if block:

@@ -1,4 +1,4 @@
-"""Reading a HuggingFace folder, in whichever of its file formats."""
+"""Reading a HuggingFace folder, in whichever of its file formats; and a model's weights as the files have them."""
 
 import re
 from collections import defaultdict
@@ -275,8 +275,8 @@ _NUMBER = r"(?<=\.)\d+(?=\.)"
 
 
 def finder(rows: Iterable[Sequence[str]]) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
-    """A function from a name to (number of the row, place in the row, numbers at the row's {layer}, {expert}); None if
-    no row has the name."""
+    """A function from a name to (number of the first row that has it, from 0, place in the row, numbers at the row's
+    {layer}, {expert}); None if no row has it."""
     patterns: dict[str, list[tuple[list[int | None], int, int]]] = defaultdict(list)
     for number, names in enumerate(rows):
         for part, name in enumerate(names):
@@ -301,8 +301,8 @@ def fill(name: str, numbers: Iterable[int]) -> str:
 
 
 def split(model: Model, family: Family) -> dict[str, LazyTensor]:
-    """Name in the family's files -> tensor, of all of the model's weights. Raises ValueError for a weight that the
-    family does not have."""
+    """Name in the family's files -> tensor, of all of the model's weights, and of copies and zeros that such files have
+    beside them. Raises ValueError for a weight that the family does not have."""
     find, rows = finder([(ours,) for ours, _, _ in family.parameters]), Rows.of(model.settings)
     theirs: dict[str, LazyTensor] = {}
     layers = model.network["num_layers"]

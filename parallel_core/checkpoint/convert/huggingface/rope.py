@@ -157,9 +157,9 @@ _WINDOWED, _OTHER = "sliding_attention", "full_attention"
 
 
 def of_windows(own_base: float | None = None) -> Group:
-    """The row for base and stretching where layers with a window are not stretched and have a base of their own, by
-    default `own_base`, or the others'. Both spellings: transformers 5 has rotary positions by kind of layer, 4 a second
-    base."""
+    """The row for base and stretching where layers with a window are not stretched and may have a base of their own.
+    own_base: theirs where config.json says none; None: the other layers'. Both spellings are read and written:
+    transformers 5 has rotary positions by kind of layer, 4 a second base."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         by_kind = config.get("rope_parameters") or {}

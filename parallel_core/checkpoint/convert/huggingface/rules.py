@@ -19,23 +19,23 @@ class IndexerRows(NamedTuple):
     """r: channels of a head that rotate."""
 
     def ours(self) -> list[int]:
-        """For each of our rows the number of the same row in the file."""
+        """For each of our rows of a head, in order, the number of the same row in the file."""
         half = self.rotary // 2
         return [*range(self.rotary, self.size), *(row for pair in range(half) for row in (pair, pair + half))]
 
     def theirs(self) -> list[int]:
-        """For each row of the file the number of the same row in ours."""
+        """For each row of a head in the file, in order, the number of the same row in ours."""
         ours = self.ours()
         return sorted(range(self.size), key=ours.__getitem__)
 
     def rotary_last(self) -> list[int]:
-        """For each of our rows the number of the same row in a file that has a head's rotary channels first; the two of
-        a pair are neighbours in both."""
+        """For each of our rows of a head, in order, the number of the same row in a file of another form: a head's
+        rotary channels are first, and the two of a pair neighbours, as in ours."""
         return [*range(self.rotary, self.size), *range(self.rotary)]
 
     def rotary_first(self) -> list[int]:
-        """For each row of a file that has a head's rotary channels first the number of the same row in ours; the two of
-        a pair are neighbours in both."""
+        """The reverse of `rotary_last`: for each row of a head in a file of that form, in order, the number of the same
+        row in ours."""
         return [*range(self.size - self.rotary, self.size), *range(self.size - self.rotary)]
 
     def of_all(self, order: list[int], count: int) -> Iterator[range]:
@@ -57,18 +57,19 @@ class DeltaRows(NamedTuple):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Numbers of rows of the six parts."""
+        """Numbers of rows of the six parts: queries, keys, values, gates, rates, decays."""
         key, value = self.keys * self.key_size, self.heads * self.value_size
         return key, key, value, value, self.heads, self.heads
 
     def apart(self) -> list[range]:
-        """For each of the six parts, in order, the range of its rows in our first linear."""
+        """For each of the six parts (queries, keys, values, gates, rates, decays) the range of its rows in our first
+        linear."""
         ends = [*accumulate(self.widths)]
         return [range(end - width, end) for width, end in zip(self.widths, ends, strict=True)]
 
     def by_head(self) -> tuple[list[range], list[range]]:
-        """Our rows in the order of two tensors of the file (Qwen3-Next): the first four parts, key head by key head,
-        and the last two, key head by key head."""
+        """Our rows in the order of two tensors of the file (Qwen3-Next): queries, keys, values and gates of the first
+        key head, then of the next, and so on; and in the same way rates and decays."""
         parts = [
             [range(part.start + head * len(part) // self.keys, part.start + (head + 1) * len(part) // self.keys)
              for head in range(self.keys)]

@@ -36,8 +36,9 @@ def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
 
 
 def ids_in(folder: Path | None) -> Mapping[str, Any]:
-    """Key -> special id, for those keys of special ids that a folder's config.json has; empty without that file. A
-    converted config.json gets them, since transformers' defaults for missing keys are ids of other models."""
+    """Key -> value, for those of bos_token_id, eos_token_id and pad_token_id that a folder's config.json has; empty for
+    None and without that file. A converted config.json gets them, since transformers' defaults for missing keys are ids
+    of other models."""
     config = None if folder is None else folder / "config.json"
     if config is None or not config.is_file():
         return {}

@@ -29,8 +29,8 @@ def _layers_out(ours: Settings) -> list[int]:
 
 
 def everywhere(default: int | None = None) -> Group:
-    """The row for models in which all layers have the window or none. default: its size where the key is missing, which
-    is another thing than null."""
+    """The row for models in which all layers have the window or none. default: its size where the key is missing; with
+    the value null no layer has the window."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window", default), [1])
@@ -46,7 +46,9 @@ def everywhere(default: int | None = None) -> Group:
 
 def by_switch(rule: Rule | None = None) -> Group:
     """The row for models in which, if `use_sliding_window` is true, the layers that `layer_types` names or, without it,
-    those of `rule` have the window. rule None: all layers have it."""
+    those of `rule` have the window. rule None: all layers have it, whatever `layer_types` says. Reading takes 4096 for
+    a missing `sliding_window`, and with a rule raises ValueError if the switch is off and `layer_types` names
+    layers."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         if not config.get("use_sliding_window"):
@@ -104,12 +106,14 @@ def _layers_in(config: Mapping[str, Any], rule: Rule | None) -> list[int]:
 
 
 def from_a_layer_on(config: Mapping[str, Any], layer: int) -> bool:
-    """Whether layer `layer` has the window: from number `max_window_layers`, counted from 0, on (Qwen2, Qwen3)."""
+    """Whether layer `layer` has the window: from number `max_window_layers` (28 without the key), counted from 0, on
+    (Qwen2, Qwen3)."""
     return bool(layer >= config.get("max_window_layers", 28))
 
 
 def every_other_before_a_layer(config: Mapping[str, Any], layer: int) -> bool:
-    """Whether layer `layer` has the window: even numbers, counted from 0, below `max_window_layers` (Qwen2-MoE)."""
+    """Whether layer `layer` has the window: even numbers, counted from 0, below `max_window_layers` (28 without the
+    key; Qwen2-MoE)."""
     return layer % 2 == 0 and bool(layer < config.get("max_window_layers", 28))
 
 

@@ -22,9 +22,11 @@ def write_huggingface(
     model: Model, directory: Path, model_type: str | None = None, tokenizer: Path | None = None
 ) -> None:
     """Write config.json and the weights into `directory`, which is empty; without rows that only pad the vocabulary.
-    tokenizer: a folder whose tokenizer is copied, and whose special ids stand in config.json.
+    model_type: the family; None: that of the files that the model was read from, else the first that fits. tokenizer: a
+    folder whose tokenizer and settings of generation are copied, and whose config.json's special ids are taken over.
 
-    Raises ValueError if no family that is known here has such models, or if the family lacks one of the weights.
+    Raises ValueError if that family is not known here or has no such models (where the first that fits is taken: if
+    none fits), or if it has no place for one of the weights.
     """
     model = model.with_rows(model.unpadded_vocab_size)
     full = serialise.config_of(model.settings)
@@ -46,14 +48,16 @@ def write_huggingface(
 
 
 def add_huggingface(folder: Path, model_type: str | None) -> None:
-    """Write the model of our checkpoint `folder` as a HuggingFace folder, `huggingface`, inside of it."""
+    """Write the model of our checkpoint `folder` as a HuggingFace folder, `huggingface`, inside of it. model_type, and
+    the ValueError that is raised: as for `write_huggingface`."""
     directory = folder / "huggingface"
     directory.mkdir(exist_ok=True)  # an earlier try that failed may have left it
     write_huggingface(read_native(folder, optimizer=False), directory, model_type)
 
 
 def huggingface_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings for --enable-mg2hf-convert if no known family has this network, before it is trained."""
+    """A finding for --enable-mg2hf-convert, before the training, if the family that is asked for does not have this
+    network; where none is asked for, if no known family has it."""
     asked = config.training_config.checkpoint
     if asked.convert_to_huggingface:
         try:

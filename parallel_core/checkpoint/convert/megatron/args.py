@@ -160,7 +160,8 @@ def _by_row(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def position_of(content: Mapping[str, Any], args: Mapping[str, Any]) -> Position:
-    """The point that a Megatron run had reached: iteration, samples, schedule."""
+    """The point that a Megatron run had reached: iteration, samples (each 0 where it is missing or no whole number from
+    0 on), schedule (empty where it is missing). content: that of a file; args: its `args`."""
     scheduler = content.get("opt_param_scheduler")
     return Position(
         iteration=_number(content.get("iteration")),

@@ -19,13 +19,13 @@ _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 
 
 def is_legacy(folder: Path) -> bool:
-    """Whether a folder is a checkpoint of this format, of one iteration."""
+    """Whether a folder is a checkpoint of this format, of one iteration, by the names of its files alone."""
     return any(_FOLDER.fullmatch(path.parent.name) for path in folder.glob(f"*/{FILE}"))
 
 
 def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
-    """The model of a legacy checkpoint, in whatever layout it was saved. Raises ValueError if files are missing or have
-    entries that are not known here."""
+    """The model of a legacy checkpoint, in whatever layout it was saved. optimizer: read its states too, and the scale
+    of the loss. Raises ValueError if files are missing, disagree or have entries that are not known here."""
     paths = sorted(path for path in folder.glob(f"*/{FILE}") if _FOLDER.fullmatch(path.parent.name))
     contents = {path: _content(path) for path in paths}
     args = args_in(contents[paths[0]])

@@ -1,8 +1,8 @@
 """One spelling for what versions of Megatron-LM, Transformer Engine's layers and MindSpeed-Core-MS call a parameter.
 
-Rows are (pattern, replacement), applied in order, each to what the ones before left. Of experts whose weights are one
-parameter, Megatron's older grouped product, `weight1` is [h, e 2f] and `weight2` is [e f, h] of a rank's e experts, but
-their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their own.
+Rows are (pattern, replacement), applied in order, each to what the ones before left. In Megatron's older grouped
+product the first linears of a rank's e experts are one parameter, `weight1` [h, e 2f], and the second ones another,
+`weight2` [e f, h], but their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their own.
 """
 
 import re
@@ -103,7 +103,7 @@ _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the decoder's layer to which a parameter belongs; None if it belongs to none."""
+    """The number of the decoder's layer in a parameter's name; None if it has none."""
     found = _LAYER.match(name)
     return int(found[1]) if found else None
 
@@ -204,8 +204,9 @@ class Chunk:
     def parameters(
         self, names: Iterable[str], network: Mapping[str, Any], order: Order = LOCAL_ORDER
     ) -> list[tuple[str, str]]:
-        """(global name, name in the chunk) of the parameters that the chunk has, in the order of the model. The two
-        names differ only for the copy of the word embedding that a tied model's last chunk has as its output layer."""
+        """(global name, name in the chunk) of the parameters that the chunk has, of all of the model's `names`, in the
+        order of the model. The two differ only for the copy of the word embedding that a tied model's last chunk has as
+        its output layer. network: the settings' section `model_config`."""
         found = [(name, name) for name in in_order((name for name in names if self._has(name, network)), order)]
         tied = not network.get("untie_embeddings_and_output_weights", False)
         if tied and self.is_last and not self.is_first:
@@ -255,7 +256,8 @@ def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str
 
 
 def in_memory(names: Sequence[str], order: Order) -> list[list[str]]:
-    """The names in groups that are one parameter each in files: fused experts' linears, else every name by itself."""
+    """The names, which are in the model's order, in groups that are one parameter each in files: with `order.fused` the
+    first linears of a layer's experts, and the second ones; every other name by itself."""
     runs: list[list[str]] = []
     before = None
     for name in names:

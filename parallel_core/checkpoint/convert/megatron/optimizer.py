@@ -93,7 +93,7 @@ def _is_in(group: Mapping[str, Any], name: str, tensor: LazyTensor) -> bool:
 
 
 def is_decayed(name: str, tensor: LazyTensor) -> bool:
-    """Whether weight decay acts on a parameter by Megatron's rule."""
+    """Whether weight decay acts on a parameter by Megatron's rule: on all but vectors and biases."""
     return len(tensor.shape) > 1 and not name.endswith(".bias")
 
 
@@ -111,8 +111,8 @@ def hyperparameters_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps_of(content: Mapping[str, Any]) -> int:
-    """The optimizer's steps in a rank's file: from a parameter's state, from the entry for all, or from a group; where
-    none says it, the iteration."""
+    """The optimizer's steps in a rank's file: from the entry for all parameters, else from a parameter's state, else
+    from a group; where none says it, the iteration, 0 without one."""
     for one in _chain(content.get("optimizer") or []):
         inner = one.get("optimizer", one)
         state = inner.get("state", {})

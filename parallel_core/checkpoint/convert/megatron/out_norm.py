@@ -16,14 +16,14 @@ _NAME = ".self_attention.out_norm.weight"
 
 
 def as_ours(model: Model) -> Model:
-    """Megatron's model with 1 added to the weights of norms behind gated delta nets, if it has --apply-layernorm-1p; in
-    16 bits they are rounded again."""
+    """Megatron's model with 1 added to the weights of norms behind gated delta nets and to their float32 copies, if it
+    has --apply-layernorm-1p; in 16 bits they are rounded again."""
     return _moved(model, 1.0)
 
 
 def as_megatrons(model: Model) -> Model:
-    """Our model with 1 taken off the weights of norms behind gated delta nets, if it has --apply-layernorm-1p; in 16
-    bits they are rounded again."""
+    """Our model with 1 taken off the weights of norms behind gated delta nets and off their float32 copies, if it has
+    --apply-layernorm-1p; in 16 bits they are rounded again."""
     return _moved(model, -1.0)
 
 

@@ -38,7 +38,7 @@ class RankFile:
 
     @cached_property
     def chunks(self) -> list[dict[str, LazyTensor]]:
-        """Our name with local numbers -> tensor, for each model chunk of the file, in the file's order. Raises
+        """Our name with local numbers -> tensor, for each model chunk of the file, by the chunks' numbers. Raises
         ValueError if it has none."""
         keys = sorted((key for key in self.content if _CHUNK.fullmatch(str(key))), key=lambda key: int(key[5:] or 0))
         if not keys:
@@ -88,8 +88,8 @@ class Cuts:
         self._down_rows = down if latent.enabled else {}
 
     def is_local(self, name: str, held: tuple[int, ...]) -> bool:
-        """Whether a rank that holds the shape `held` has a part of a down projection's rows, as in Megatron's local
-        implementation."""
+        """Whether `name` is a down projection of latent attention, and a rank that holds the shape `held` of it has a
+        part of its rows, as in Megatron's local implementation."""
         return held[0] < self._down_rows.get(name.split(".")[-2], 0)
 
     def of(self, name: str, shape: tuple[int, ...], local: bool = False) -> ShardSpec:
@@ -124,8 +124,9 @@ SIZES = {
 
 
 def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
-    """Kind of a group -> number of its ranks, by `args`. Raises ValueError naming `path` for an entry that is no number
-    from 1 on."""
+    """Kind of a group -> number of its ranks, by `args`: 1 where the entry (`SIZES`) is missing or 0; only experts'
+    tensor parallelism, if its entry is missing, is as large as tensor parallelism. Raises ValueError naming `path` for
+    an entry that is no whole number, or below 0."""
     sizes = {kind: args.get(name) or 1 for kind, name in SIZES.items()}
     wrong = [SIZES[kind] for kind, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:
@@ -136,7 +137,7 @@ def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
 
 
 class Part(NamedTuple):
-    """The part of a tensor that one rank holds, and the file that it is of."""
+    """The part of a tensor that one rank holds, with the rank's file and its coordinates."""
 
     path: Path
     coordinates: Coordinates
@@ -144,7 +145,8 @@ class Part(NamedTuple):
 
 
 class Shards:
-    """The parts of the tensors of a folder's files, collected rank by rank, to be put together."""
+    """The parts of the tensors of a folder's files, collected rank by rank, to be put together. folder: its name is in
+    errors. sizes: kind of a group -> number of its ranks, as `group_sizes`."""
 
     def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
         self._folder, self._sizes = folder, sizes
@@ -161,8 +163,9 @@ class Shards:
         return list(self._found[""])
 
     def merged(self, cuts: Cuts) -> dict[str, dict[str, LazyTensor]]:
-        """State ("" the weights) -> name -> whole tensor. A tied model's copy of the embedding is left out. Raises
-        ValueError naming a tensor of which a part is missing, or a copy that differs."""
+        """State ("" the weights) -> name -> whole tensor; of a part that several ranks hold, the first one's is taken.
+        A tied model's copy of the embedding is left out. Raises ValueError naming a tensor of which a part is missing
+        or has another shape or type, or that copy if it differs."""
         whole = {
             state: {
                 name: self._whole(name, parts, cuts)

@@ -63,13 +63,13 @@ _BUCKETS = re.compile(r"(chained_\d+\.)?optimizer\.distributed\.")
 
 
 def is_torch_dist(folder: Path) -> bool:
-    """Whether a folder is a checkpoint of this format, of one iteration."""
+    """Whether a folder is a checkpoint of this format, of one iteration, by its file .metadata alone."""
     return (folder / METADATA).is_file()
 
 
 def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
-    """The model of a torch_dist checkpoint. Raises ValueError if it lacks something or has entries that are not known
-    here."""
+    """The model of a torch_dist checkpoint. optimizer: read the optimizer's states, hyperparameters and loss scaler,
+    too. Raises ValueError if it lacks something or has entries that are not known here."""
     _check_whole(folder)
     content = read_archive(plain_file(folder, COMMON))
     args = args_in(content)

@@ -44,8 +44,9 @@ class RankParameter(NamedTuple):
 
 
 def optimizer_of(entries: Sequence[RankParameter], position: Position) -> Any:
-    """The entry "optimizer" of a rank's file, for its parameters in the model's order; with experts a list of two, the
-    second for them."""
+    """The entry "optimizer" of a rank's file, for its parameters in the model's order: one dictionary or, where the
+    rank has experts' parameters and others, a list of two, the second for the experts'. position: has the steps, the
+    hyperparameters, the schedule and the loss scaler."""
     parts = []
     for expert in (False, True):
         own = [e for e in entries if is_of_expert(e.name) == expert and not BUFFERS.fullmatch(e.name)]
@@ -118,7 +119,9 @@ class Layout:
     layers_of_chunk: int | None = None
     """The value of --num-layers-per-virtual-pipeline-stage; None: one chunk on each stage."""
     experts: int = 1
+    """Expert-parallel size."""
     expert_tensor: int | None = None
+    """Expert-tensor-parallel size; None: that of tensor parallelism."""
 
     @property
     def expert_tensor_size(self) -> int:
@@ -126,7 +129,8 @@ class Layout:
         return self.tensor if self.expert_tensor is None else self.expert_tensor
 
     def chunks(self, layers: int) -> list[list[range]]:
-        """[chunk][stage]: the layers that it has. Raises ValueError if `layers` do not divide evenly."""
+        """Numbers of the layers of each chunk, indexed [chunk][stage], of a model of `layers` layers. Raises ValueError
+        if these do not divide evenly over the stages and into chunks."""
         size = self.layers_of_chunk or (layers // self.stages if self.stages else 0)
         if not size or layers % (size * self.stages):
             raise ValueError(
@@ -164,8 +168,8 @@ class Layout:
 
 def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: int | None = None) -> None:
     """Write iter_*/mp_rank_*/model_optim_rng.pt (of iteration 0 release/...) and the tracker into `directory`, which is
-    empty. divisible_by: --make-vocab-size-divisible-by. Raises ValueError if the layout does not divide the model, or
-    if Megatron has no such network or states."""
+    empty. divisible_by: --make-vocab-size-divisible-by; None: the model's own, else 128. Raises ValueError if the
+    layout does not divide the model, or if Megatron has no such network or states."""
     if not model.has_states_of_megatron:
         kind = model.position.optimizer_kind
         raise ValueError(f"Megatron's files have no states of this optimizer ({kind}); add --no-load-optim")

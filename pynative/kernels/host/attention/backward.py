@@ -49,7 +49,7 @@ def attention_backward(
 
 class Upstream:
     """The arrays of a block from which, with its scores, its gradient is computed: dout [j, q, e] of j heads and q
-    queries; m, 1/l and D [j, 1, q] float32."""
+    queries; the rows' `maximum`, `inverse_sum` and `delta` (sum of dout * out), float32 [j, 1, q]."""
 
     def __init__(self, maximum: Array, inverse_sum: Array, dout: Array, out: Array) -> None:
         self.maximum, self.inverse_sum, self.dout = maximum, inverse_sum, dout

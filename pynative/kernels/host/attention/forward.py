@@ -28,7 +28,7 @@ def attention_forward(
 ) -> None:
     """Fill out [s, b, n, e] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s].
 
-    largest: is filled with each row's largest score."""
+    largest: float32 [b, n, s], -inf at first; is filled with each row's largest score."""
     outs = stacks(out, heads.groups)
     maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
     tops = None if largest is None else row_stacks(largest, heads.groups)

@@ -41,7 +41,8 @@ number of runs, so that two threads have equal shares."""
 
 
 def stacks(array: Array, groups: int) -> list[Array]:
-    """Views [j, s, d], j = b g, of heads [s, b, n, d]: the stacks, one for each query head of a group."""
+    """Heads [s, b, n, d] of g groups as n / g views [b g, s, d], the stacks: the i-th has the i-th head of every group
+    of every sequence. groups: g."""
     length, batch, heads, size = array.shape
     grouped = array.reshape(length, batch * groups, heads // groups, size)
     return list(grouped.transpose(2, 1, 0, 3))
@@ -54,7 +55,7 @@ def row_stacks(statistic: Array, groups: int) -> list[Array]:
 
 
 def as_products(array: Array) -> Array:
-    """The array in the type in which the engine multiplies its type; itself if that is the same."""
+    """The array in the type in which the engine multiplies arrays of its type: itself, or a copy in another type."""
     return array if ENGINE.product_type(array.dtype) == array.dtype else widened(array)
 
 
@@ -106,15 +107,15 @@ class Heads:
         return -(-count // runs)
 
     def tile_memory(self) -> Array:
-        """New memory for the largest tile, a vector of as many numbers of the type that products take."""
+        """New memory for the largest tile: a vector of its size, of the type in which products are multiplied."""
         heads = self.spans[0].stop - self.spans[0].start
         return np.empty(heads * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS), self.dtype)
 
 
 def document_blocks(first_keys: Array, positions: Array) -> list[slice]:
-    """The queries [q] in blocks that begin and end with documents, so that a document costs as much as alone; short
-    documents that fit into a block share it. first_keys, positions: for each query the position of the first key that
-    it sees, and its own."""
+    """The queries [q] in blocks, as slices: a document's in blocks of its own of at most QUERIES, so that it costs as
+    much as alone; neighbouring documents of together at most QUERIES_OF_DOCUMENTS share a block. first_keys, positions:
+    for each query the position of the first key that it sees, and its own."""
     blocks: list[slice] = []
     edges = np.flatnonzero(np.diff(first_keys)) + 1
     for start, stop in pairwise((0, *map(int, edges), len(first_keys))):
@@ -145,7 +146,8 @@ class Block:
         self._hidden = self._hidden_scores()
 
     def tiles(self) -> Iterator[slice]:
-        """The keys that the block's queries see, as slices of at most KEYS; the probability of others is exactly 0."""
+        """Slices of at most KEYS keys, which together hold every key that a query of the block sees; the probability of
+        the others is exactly 0."""
         visible, first = self.rows.stop if self.heads.causal else len(self.keys[0]), self._first_key()
         even = first - (first - self.rows.start) % QUERIES  # aligned so that the diagonal crosses only the last tile
         edges = ((even + start, even + stop) for start, stop in spans(visible - even, KEYS))
@@ -185,28 +187,29 @@ class Block:
         return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
     def limits(self, keys: slice) -> Array | None:
-        """Upper limits [1, k, q] of a tile's scores, MASKED_SCORE for hidden keys, else infinity; None unless a mask or
-        chosen keys are given."""
+        """Upper limits [1, k, q] of a tile's scores, MASKED_SCORE for keys that the given mask (with window and
+        documents) or the choice of keys hides, else infinity; None without either."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
     def shown(self, keys: slice) -> Array | None:
-        """For a tile [k, q] a number of which all bits are set (`bits_of`) where the given mask or the chosen keys hide
-        nothing, else 0; None without either."""
+        """For a tile [k, q] a number of which all bits are set (`bits_of`) where neither the given mask (with window
+        and documents) nor the choice of keys hides the key, else 0; None without either."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
 
     def diagonal(self, keys: slice) -> tuple[slice, Array] | None:
         """(the tile's keys at the diagonal, as a slice of its keys; for these [k, q] a number of which all bits are set
-        (`bits_of`) where the key is not after the query, else 0); None if the tile has none."""
+        (`bits_of`) where the key is not after the query, else 0); None if the tile has none, or scores are not
+        causal."""
         if not self.heads.causal or keys.stop <= self.rows.start:
             return None
         first = self.rows.start - keys.start
         return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
 
     def near(self, keys: slice) -> Array | None:
-        """For a tile [k, q] a number of which all bits are set (`bits_of`) where the key is in the query's window and
-        document, else 0; None if all keys are, or a mask decides."""
+        """For a tile an array [k, q]: all bits set (`bits_of`) where the key is in the query's window and document,
+        else 0; None if that holds for all keys and queries, or where a mask decides."""
         hidden = None if self.heads.scores.mask is not None else self._before(self.heads.key_positions[keys])
         return None if hidden is None else bits_of(~hidden.T, self.keys.itemsize)
 

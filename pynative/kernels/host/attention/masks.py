@@ -14,8 +14,8 @@ _UNSIGNED = {2: np.uint16, 4: np.uint32}
 
 
 def bits(array: Array) -> Array:
-    """The array's memory as unsigned numbers of its width: numpy is slow with MindSpore's bfloat16, and fast with
-    these."""
+    """A view of the array's memory as unsigned numbers of its width, 2 or 4 bytes: numpy is slow with MindSpore's
+    bfloat16, and fast with these."""
     return array.view(_UNSIGNED[array.itemsize])
 
 
@@ -49,7 +49,8 @@ def columns(rows: Array, scores: Scores) -> Array:
 
 
 def shown_to(chosen: Array, keys: range) -> Array:
-    """Bool [queries, keys], True for keys whose positions are among `chosen` [queries, k], negative ones aside."""
+    """Bool [queries, keys], True where the key's position (of the range `keys`) is among the positions [queries, k]
+    `chosen` for the query; a negative one stands for none."""
     rows, columns = np.nonzero((chosen >= keys.start) & (chosen < keys.stop))
     shown = np.zeros((len(chosen), len(keys)), bool)
     shown[rows, chosen[rows, columns] - keys.start] = True

@@ -48,8 +48,8 @@ class Engine(Protocol):
     ) -> None:
         """out [r, c] = left [r, k] right [k, c] + bias [c]; `accumulate`: that is added to what out holds.
 
-        Transposes are views. out is of the operands' type or float32. All may have one leading axis more, of matrices
-        that are multiplied each with its own; left and right may have a single one for all.
+        left and right may be transposed views. out is of the operands' type or float32. All may have one leading axis
+        more: matrices that are multiplied pair by pair. That axis of left or right may be 1: one matrix for all.
         """
 
     def prepared_matmul(self, left: Array, right: Array, out: Array) -> Callable[[], object]:
@@ -91,7 +91,8 @@ class Engine(Protocol):
     def activation_gradient(
         self, name: str, x: Array, bias: Array | None, dy: Array, dx: Array, bias_gradient: Array | None
     ) -> None:
-        """dx [r, f] from dy of the shape of `out`; bias_gradient float32 [f], unless None: the sum of dx's rows."""
+        """dx [r, f] from dy, which has the shape of the activation's result; bias_gradient float32 [f], unless None:
+        the sum of dx's rows. name, x and bias are as `activation` got them."""
 
     def product_type(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """The type in which products of arrays of this type are multiplied: itself, or float32 where that is faster.
@@ -108,7 +109,7 @@ class Engine(Protocol):
         s = cap tanh(scale keys queries^T / cap); out has no gaps between rows.
 
         keys [j, k, d], queries [j, q, d] of one type; limits [1 or j, k, q], bias [j, k, q], maximum and inverse_sum
-        [j, 1, q] float32.
+        [j, 1, q] float32. What is None is left out.
         """
 
     def soft_cap_slope(self, keys: Array, queries: Array, out: Array, scale: float) -> None:
@@ -121,6 +122,7 @@ class Engine(Protocol):
         """out [j, k, q] = probabilities * (kept_scale values dout^T kept - delta) * slope; no gaps between out's rows.
 
         values [j, k, e], dout [j, q, e], kept, probabilities and slope [j, k, q] of one type, delta [j, 1, q] float32.
+        What is None is left out, kept_scale together with kept.
         """
 
     def logit_statistics(self, x: Array, maximum: Array, total: Array) -> None:

@@ -27,6 +27,17 @@ class Call:
         return self.parts
 
 
+class Entries(list):
+    """A list of a class that the reader does not know."""
+
+
+@pytest.mark.parametrize("entries", [[1], [1, 2, 3], [[1, 2], 3]])
+def test_a_stand_in_has_a_lists_entries(entries):
+    """The items of a stand-in for a subclass of list are the list's entries, one or several, which pickle hands over in
+    different ways."""
+    assert read_pickle(pickle.dumps(Entries(entries), 2), "it").items == entries
+
+
 def attacks(mark: Path) -> dict[str, object]:
     """Objects whose loading would leave the file `mark` behind, were it done by pickle."""
     code = f"open({str(mark)!r}, 'w')"

@@ -1,5 +1,6 @@
 """Instruction fine-tuning's order of samples, batches and masks equal those recorded from MindSpeed-LLM's trainer."""
 
+from contextlib import nullcontext
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -8,10 +9,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
+from parallel_core.data.instruction import from_config
 from parallel_core.data.instruction.dataset import Collator, InstructionDataset, order_of_samples, split_bounds
 from parallel_core.data.instruction.samples import Conversations, SampleRules, sampled
 from parallel_core.data.loader import build_step_loader
 from parallel_core.data.preprocess.command_line import main
+from parallel_core.data.tokenizers.base import Facts
+from tests.support.engine import TINY, config_of
 from tests.support.instruction import CASES, flags, hashed_array
 
 RECORDED = CASES["dataset"]
@@ -184,6 +188,16 @@ def test_fixed_lengths_cut_documents_anywhere():
     ids = np.arange(8, dtype=np.int32)
     sample = sampled({"input_ids": ids, "labels": ids, "attention_mask": ids}, rules)
     assert sample["document_starts"].tolist() == [0, 0, 0, 3, 3, 3, 6, 6]
+
+
+@pytest.mark.parametrize(("flag", "is_wrong"), [("", True), ("--neat-pack", False), ("--fix-sub-seq-length 3", False)])
+def test_an_end_of_text_is_needed_where_it_is_looked_for(monkeypatch, flag, is_wrong):
+    """A tokenizer without an end of text is refused with --reset-attention-mask alone; numbered documents and pieces of
+    a fixed length need none."""
+    monkeypatch.setattr(from_config, "own_ids", lambda config: Facts(8, pad=0))
+    config = config_of(f"{TINY} --is-instruction-dataset --data-path x --reset-attention-mask {flag}", 1)
+    with pytest.raises(ValueError, match="--eos-token-id") if is_wrong else nullcontext():
+        assert from_config._ends(config, None) == (None, 0)
 
 
 def test_answers_to_compare_are_refused():

@@ -1,12 +1,18 @@
 """Handlers of instruction data without a recorded run, the tokenizer's own chat template, and mixtures of data sets."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.instruction.mixing import interleaved
+from parallel_core.data.instruction.conversations import Conversation
+from parallel_core.data.instruction.encoding import ConversationEncoder
+from parallel_core.data.instruction.handlers import instruction
+from parallel_core.data.instruction.mixing import interleaved, listed_sources
 from parallel_core.data.instruction.packing import best_fit
+from parallel_core.data.instruction.setting import Setting
+from parallel_core.data.instruction.tokens import tokens_for
 from parallel_core.data.preprocess.command_line import main
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from tests.support.instruction import inputs
@@ -58,13 +64,17 @@ def test_the_tokenizers_own_template_writes_conversations(tmp_path, tokenizer):
 
 
 def test_prompts_with_fixed_headings(tmp_path, tokenizer):
-    """Belle's handler splits the turns within one text and puts headings before them; LeetCode's reads its own columns;
-    the last answer carries loss."""
+    """Belle's handler splits the turns within one text and puts headings before them, and as MindSpeed-LLM loses a last
+    question without `Assistant:`; LeetCode's reads its own columns; the last answer carries loss."""
     row = {"instruction": "Human: q\nAssistant: a\nHuman: r\nAssistant:", "input": "", "output": " b "}
     sets = written(tmp_path, [row], "BelleMultiTurnInstructionHandler", "--append-eod")
     assert answer(sets, tokenizer) == "b\n<|im_end|>"
     text = tokenizer.detokenize(sets["input_ids"][0])
     assert text.count("### Instruction:\n") == text.count("### Response:\n") == 2 and "\na\n" in text
+    (tmp_path / "open").mkdir()
+    row = {"instruction": "Human: q\nAssistant: a\nHuman: r", "input": "", "output": "b"}
+    text = tokenizer.detokenize(written(tmp_path / "open", [row], "BelleMultiTurnInstructionHandler")["input_ids"][0])
+    assert text.count("### Instruction:\n") == 1 and text.count("### Response:\n") == 2 and "\nr\n" not in text
     (tmp_path / "code").mkdir()
     row = {"code_with_problem": "Add. ```x```", "code_only": "x + y", "explanation_only": "It adds."}
     assert (
@@ -82,6 +92,33 @@ def test_chats_of_moss(tmp_path, tokenizer):
     sets = written(tmp_path / "turns", [{"chat": turns}], "MOSSMultiTurnHandler")
     assert sets["input_ids"][0].count(195) == sets["input_ids"][0].count(196) == 2
     assert sets["input_ids"][0][-1] == sets["labels"][0][-1] == IM_END
+
+
+def test_packs_hold_each_turn_of_moss(tmp_path, tokenizer, capsys):
+    """--pack takes each turn of a chat as a sample, of a row whose last turn is too long the others; --neat-pack cuts
+    that turn."""
+    turns = {f"turn_{n}": {"Human": f"<|Human|>: q{n}<eoh>\n", "MOSS": f"<|MOSS|>: a{n}<eom>\n"} for n in (1, 2)}
+    lengths = [len(ids) for ids in written(tmp_path, [{"chat": turns}], "MOSSInstructionHandler")["input_ids"]]
+
+    def packs(seq_length, *more):
+        more = ("--pack", "--seq-length", str(seq_length), *more)
+        return written(tmp_path, [{"chat": turns}], "MOSSInstructionHandler", *more)
+
+    assert answer(packs(sum(lengths) + 1), tokenizer) == "a2\na1\n"
+    assert answer(sets := packs(lengths[1]), tokenizer) == "a1\n" and len(sets["input_ids"]) == 1
+    assert f"in.jsonl, line 1: too long: {lengths[1]} tokens" in "".join(capsys.readouterr())
+    assert len(packs(lengths[1], "--neat-pack")["input_ids"]) == 2
+
+
+def test_an_end_of_text_is_needed_where_it_is_written(tokenizer):
+    """A tokenizer without an end of a text writes conversations by its own template; --append-eod is refused."""
+    tokens = replace(tokens_for(None, tokenizer), end=None)
+    setting = Setting(tokens, ConversationEncoder(None, tokens))
+    turns = [{"role": "user", "content": "q"}], [{"role": "assistant", "content": "a"}]
+    sets = instruction(Conversation(*turns), setting)
+    assert sets["input_ids"] == [tokenizer.apply_chat_template([*turns[0], *turns[1]])]
+    with pytest.raises(ValueError, match=r"^--append-eod: the tokenizer has no token"):
+        instruction(Conversation(*turns), replace(setting, append_eod=True))
 
 
 def test_rewards_data_have_prompts_alone(tmp_path, tokenizer):
@@ -112,6 +149,15 @@ def test_data_sets_of_a_list_are_mixed(tmp_path, tokenizer):
         sets = written(tmp_path, [], "LlamaFactoryInstructionHandler", *common, "--mix-strategy", strategy)
         answers = [answer(sets, tokenizer, at).removesuffix("<|im_end|>") for at in range(len(sets["labels"]))]
         assert " ".join(answers) == expected
+
+
+@pytest.mark.parametrize("key", ["columns", "tags"])
+def test_names_of_a_data_set_must_be_an_object(key, tmp_path):
+    """A data set in dataset_info.json with a list for its columns or tags is refused with the file and the key."""
+    info = {"a": {"file_name": "a.json", "formatting": "sharegpt", key: ["x"]}}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=rf"dataset_info.json: a: {key} must be an object"):
+        listed_sources("a", str(tmp_path))
 
 
 def test_drawn_mixtures_end_as_asked():

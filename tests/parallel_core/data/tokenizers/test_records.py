@@ -6,7 +6,13 @@ import shutil
 
 import pytest
 
-from parallel_core.data.tokenizers import build_tokenizer, facts, padded_vocab_size, training_vocab_size
+from parallel_core.data.tokenizers import (
+    TokenizerOptions,
+    build_tokenizer,
+    facts,
+    padded_vocab_size,
+    training_vocab_size,
+)
 from parallel_core.data.tokenizers.as_transformers import without_blanks
 from tests.support.tokenizer_records import options_of, records, unpack
 
@@ -168,6 +174,15 @@ def test_the_class_that_a_folder_names_is_heeded_as_by_transformers_4(folders, t
         ids = plain.tokenize(text)
         assert tokenizer.tokenize(text) == [tokenizer.bos, *ids, tokenizer.eos]
         assert tokenizer.encode(text) == ids
+
+
+def test_mindspeeds_tokenizer_takes_no_further_tokens(folders):
+    """--tokenizer-special-tokens beside PretrainedFromHF, which has none in MindSpeed-LLM, changes neither size nor
+    ids."""
+    folder = str(folders / "hf_qwen2")
+    plain = build_tokenizer(TokenizerOptions("PretrainedFromHF", folder))
+    given = build_tokenizer(TokenizerOptions("PretrainedFromHF", folder, tokenizer_special_tokens=("<mine>",)))
+    assert given.tokenize("a<mine>b") == plain.tokenize("a<mine>b") and given.facts == plain.facts
 
 
 def test_every_record_is_looked_at():

@@ -51,6 +51,16 @@ def test_the_same_tokenizer_as_with_tokenizer_json(name, folders, tmp_path):
         assert without.apply_chat_template(messages) == with_json.apply_chat_template(messages)
 
 
+def test_a_class_that_is_null_is_that_of_the_model(folders, tmp_path):
+    """A tokenizer_config.json whose tokenizer_class is null is read as the class of config.json's model_type."""
+    folder = make_slow_folder("qwen2", folders, tmp_path / "qwen2")
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    path = folder / "tokenizer_config.json"
+    named = facts(options(folder))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": None}))
+    assert facts(options(folder)) == named
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -10,9 +10,13 @@ from inspect import Parameter, Signature
 from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock, patch
 
+import numpy as np
+
+from parallel_core.step_figures import figures_of
 from pynative.training.callbacks import writers
 from tests.support.assets import recorded
 from tests.support.distributed import run
+from tests.support.engine import config_of
 from tests.support.pretraining import BATCHES, listening, pretrain_tiny
 
 FLAGS = "--mlflow-experiment curves --swanlab-project curves --wandb-project curves --wandb-exp-name first"
@@ -91,6 +95,21 @@ def test_each_program_gets_every_step_as_it_takes_it(tmp_path):
         assert {"learning-rate", "grad-norm", "batch-size", "loss-scale"} <= points[0][values].keys()
         samples = [given[values].get("consumed samples", given[values].get("samples vs steps")) for given in points]
         assert samples == [4, 8, 12]
+
+
+def test_losses_by_layer_are_the_logs():
+    """Curves of single layers are Megatron's (`track_moe_metrics`): of routers' losses, for every layer, and none of
+    the indexer; none without --moe-per-layer-logging."""
+    flags = (
+        f"{BATCHES} --num-experts 2 --moe-layer-freq [0,1] --num-layers 2 --moe-z-loss-coeff 0.1 --enable-dsa-indexer "
+        "--multi-latent-attention --kv-lora-rank 8 --position-embedding-type rope"
+    )
+    config = config_of(f"{flags} --moe-per-layer-logging", 1)
+    figures = {figure.name: np.ones(figure.shape) for figure in figures_of(config.model_config)}
+    figures["z_loss"] *= [0, 3]
+    by_layer = {tag: y for tag, y in writers.points_of_layers(config, figures).items() if "layer" in tag}
+    assert by_layer == {"moe/z_loss_layer_0": 0.0, "moe/z_loss_layer_1": 3.0}
+    assert not [tag for tag in writers.points_of_layers(config_of(flags, 1), figures) if "layer" in tag]
 
 
 def test_a_program_that_does_not_answer_holds_no_run_up():

@@ -1,6 +1,8 @@
-"""DeepSeek-V4 (2026): several residual streams, a window and compressed entries, experts by a table of tokens.
+"""DeepSeek-V4 (2026): several residual streams, a window and compressed entries, in the first layers experts by a table
+of tokens.
 
-Names are those of the public files, which transformers reads, but for layers that predict further tokens, `mtp.N`.
+Names are those of the public files. transformers reads all of them but those of layers that predict further tokens,
+`mtp.N`.
 """
 
 from collections.abc import Mapping

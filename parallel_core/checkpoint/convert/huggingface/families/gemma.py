@@ -1,4 +1,5 @@
-"""Gemma 2 and 3 (Gemma Team, 2024 and 2025): norms before and after each half of a layer, windows, capped scores."""
+"""Gemma 2 and 3 (Gemma Team, 2024 and 2025): norms before and after each half of a layer, windows, capped logits,
+in Gemma 2 capped scores, too."""
 
 from collections.abc import Mapping
 from math import sqrt

@@ -1,5 +1,5 @@
-"""gpt-oss (OpenAI, 2025): attention sinks, windows in every other layer, clamped experts with biases, of which a file
-has one tensor for all."""
+"""gpt-oss (OpenAI, 2025): attention sinks, windows in every other layer, clamped experts with biases; a file has the
+weights of a layer's experts stacked in one tensor."""
 
 from typing import Any
 

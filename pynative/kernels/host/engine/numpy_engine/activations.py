@@ -168,9 +168,9 @@ def amplify(unit: GatedUnit, gate: Array) -> None:
 
 
 def prepare_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array] | None:
-    """Multiply the gate by the unit's gain and, if it has a limit, bound the gate from above, up on both sides, and add
-    the offset to up, in place. Returns (bool of gate, bool of up), True where a value was beyond its limit; None for a
-    unit without a limit."""
+    """Multiply the gate by the unit's gain and, if it has a limit or an offset (`is_limited`), bound the gate from
+    above, up on both sides, and add the offset to up, in place. Returns (bool of gate, bool of up), True where a value
+    was beyond its limit; None for a unit without limit and offset."""
     amplify(unit, gate)
     if not unit.is_limited:
         return None
@@ -182,7 +182,8 @@ def prepare_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Arra
 
 
 def clear(beyond: tuple[Array, Array] | None, *gradients: Array) -> None:
-    """Set the halves' gradients to 0 where `beyond` is True; nothing for None."""
+    """Set the gradients of a gated unit's two halves to 0, in place, where the half's mask in `beyond` is True (its
+    value was beyond the limit); nothing for None."""
     for places, gradient in zip(beyond or (), gradients, strict=False):
         gradient[places] = 0
 

@@ -1,8 +1,8 @@
 """Tiles of attention's scores by oneDNN: a product with everything that follows it, entry by entry, fused into it.
 
 A tile's rows are keys and its columns queries: numbers of a query are then broadcast along rows, which oneDNN fuses
-for any number of heads at once (numbers of a row only for one head; otherwise its reference code computes, a thousand
-times slower). It has the same condition on what it writes: one tile after another, without gaps.
+for any number of heads at once (numbers of a row only for one head: for several it has only its slow reference
+code, which `primitives` refuses). For the same reason tiles that it writes lie one after another, without gaps.
 """
 
 from parallel_core.numerics.dtypes import Array

@@ -1,8 +1,9 @@
 """Sweeps by oneDNN's binary primitives with fused operations on their results: sums, cross entropy, an optimizer's
 update.
 
-An update takes three: each average, and the parameter from both; none is kept between. Factors that change from step to
-step come in as arrays of one entry, so that primitives are made once.
+An update takes three sweeps, one for each average and one for the parameter from both; each works in place, without
+arrays for what lies between. Factors that change from step to step come in as arrays of one entry, so that primitives
+are made once.
 """
 
 import numpy as np
@@ -18,7 +19,8 @@ from pynative.onednn.primitives import Binary, Eltwise, Sum
 
 
 def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> bool:
-    """Fill out with (x + bias) mask + residual; False where oneDNN cannot."""
+    """Fill out with (x + bias) mask + residual, without those that are None; False, and nothing done, where oneDNN
+    cannot or all are None."""
     steps = [(Algorithm.ADD, bias), (Algorithm.MULTIPLY, mask), (Algorithm.ADD, residual)]
     if residual is not None and mask is None and residual.dtype != x.dtype:
         # The result must have the first operand's type; the others may have any.
@@ -71,9 +73,11 @@ def _exponential_of_difference(x: Array, out: Array) -> Primitive | None:
 
 
 def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> bool:
-    """Update in place as `Engine.adamw` does; False, and nothing changed, where oneDNN has no fast way.
+    """Update in place as `Engine.adamw` does; False, and nothing changed, where oneDNN has no fast way, and for a decay
+    of 0.
 
-    param = decay (param + m / (sqrt(v) + e) c), where e and c hold the corrections of both averages.
+    param = decay (param + m / (sqrt(v) + e) c), e = epsilon / inverse_correction, c = -step_size / inverse_correction /
+    decay.
     """
     if not step.decay:
         return False

@@ -29,10 +29,6 @@ class Work:
     product: tuple[str, float] | None = None
     """(which of a linear's three products this is, the number of tokens that it has); None: another kind of work."""
 
-    def __add__(self, other: "Work") -> "Work":
-        launches, inputs = self.launches + other.launches, self.inputs + other.inputs
-        return Work(self.flops + other.flops, self.bytes + other.bytes, launches, inputs, self.product)
-
 
 NOTHING = Work()
 

@@ -128,8 +128,7 @@ def _with_speed_alone(device: Device, seen: Sequence[Seen]) -> Device:
     run."""
     if not seen:
         return device
-    crowded = replace(device, calibration=replace(device.calibration, alone=None))
-    return replace(device, calibration=replace(device.calibration, alone=1 / ratio_of(crowded, seen, PASSES)))
+    return _with(device, alone=1 / ratio_of(_with(device, alone=None), seen, PASSES))
 
 
 WAITS = ("uneven", "meeting")
@@ -147,8 +146,8 @@ def _with_waits(device: Device, seen: Sequence[Seen]) -> Device:
 
 
 def _waits(device: Device, seen: Seen) -> list[float]:
-    """Of a run's step the part that ranks were in exposed messages beyond the planned seconds; then the part that is
-    planned for each of `WAITS` at 1."""
+    """Parts of a run's step: the one that ranks were in exposed messages beyond the planned seconds; then for each of
+    `WAITS` the one that is planned beyond these where its value is 1."""
     ranks = list(seen.seconds.values())
     whole, base = sum(sum(own.values()) for own in ranks) / len(ranks), _exposed(device, seen)
     waited = sum(own.get(part, 0.0) for own in ranks for part in ALL_MESSAGES) / len(ranks)

@@ -31,7 +31,7 @@ from pynative.calibrate import messages, rates
 from pynative.calibrate.training import MODELS, WORLD_SIZE, options_of, train
 from pynative.collectives import connect
 
-SECONDS, MOST_RANKS = 300, 64
+SECONDS, MOST_RANKS = 600, 64
 """The most seconds that a calibration's processes may take; the ranks of a node in the device file, more than a job
 has, since all of a job's are on this machine."""
 STEPS = 20
@@ -40,8 +40,8 @@ a second."""
 MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
 SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
-"""Source and relative uncertainty of times in the device file; messages in the middle of a step and experts' uneven
-rows are in no rate."""
+"""Source and relative uncertainty of times in the device file; experts' uneven rows and changes of the machine's
+speed are in no rate."""
 
 
 def measure() -> None:

@@ -15,8 +15,8 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     A pack begins with the longest sample that is left, and takes the longest that fits again and again; of equally long
     ones the last. Raises ValueError if a length exceeds `capacity`.
     """
-    if max(lengths, default=0) > capacity:
-        raise ValueError(f"a sample of {max(lengths)} tokens does not fit a pack of {capacity}: cut it first")
+    if (longest := max(lengths, default=0)) > capacity:
+        raise ValueError(f"a sample of {longest} tokens does not fit a pack of {capacity}: cut it first")
     numbers: dict[int, list[int]] = {}
     for number, length in enumerate(lengths):
         numbers.setdefault(length, []).append(number)

@@ -169,7 +169,7 @@ def init_configs_from_args(
     For arguments of `parse_args` it is the configuration that was built when they were read; if attributes were changed
     since, it is built again from everything that was given and the changes, and attributes that follow from the changes
     are filled in. A namespace of another parser, such as Megatron's, is read attribute by attribute and left as it is.
-    Raises `ConfigError` (a `ValueError`) with every finding.
+    Raises ValueError for values that are wrong or do not fit each other, as a rule a `ConfigError` with the findings.
     """
     if model_type != "model_config":
         raise ValueError(f"init_configs_from_args: model_type={model_type!r}: the model's section is model_config")
@@ -226,9 +226,9 @@ def initialize_megatron(
     """Parse the command line for a training script, keep the result for `get_args`, and return it. The parameters are
     those of `parse_args`.
 
-    `--help` among the arguments prints the flags that act and ends the process. All errors are printed to the standard
-    error of rank 0, and every process ends with exit code 2. msrun's scheduler process, which has nothing to do
-    on a CPU, ends here with 0: what scripts import next, MindSpore, takes seconds.
+    `--help` among the arguments prints the flags that act and ends the process. A user's mistakes are printed to the
+    standard error of rank 0, and every process ends with exit code 2. msrun's scheduler process, which has nothing to
+    do on a CPU, ends here with 0: what scripts import next, MindSpore, takes seconds.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text

@@ -238,7 +238,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_given(args: Any, given: Sequence[Given]) -> list[Finding]:
-    """Findings of all `RULES` about flags that were given, and keys of files that mean the same as one."""
+    """Findings of all `RULES`. args: the arguments; given: the flags that were given, and the keys of files that stand
+    for a flag."""
     return list(judge([partial(rule, args) for rule in RULES], given))
 
 
@@ -285,8 +286,8 @@ def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
 
 
 def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
-    """Attribute -> what stands in for a refused value, so that no further finding follows from it: `Unknown` for a flag
-    that fills a field, else the flag's default."""
+    """Attribute -> what stands in for the value of a refused flag, and for a refused value of another flag, so that no
+    further finding follows from it: `Unknown` for a flag that fills a field, else the flag's default."""
     refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in parts(e.value))]
     return {row.dest: Unknown() if row.target else row.default for row in refused}
 

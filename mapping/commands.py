@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command of the entry point: the module that is run, which only this command imports, and a sentence for the
-    usage."""
+    """A command of the entry point: the module that is run as `__main__`, and what it does, in words for the usage."""
 
     module: str
     does: str

@@ -56,7 +56,7 @@ def script(shell: str, options: Mapping[str, Sequence[str]], flags: Sequence[str
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the completion script."""
+    """Print the completion script for the shell that `argv` names."""
     parser = command_line(__doc__, program("completion"))
     parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that reads it")
     shell = parser.parse_args(argv).shell

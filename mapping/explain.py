@@ -25,8 +25,8 @@ from parallel_core.system.terminal import has_colours
 
 
 def outcomes(reading: Reading) -> Iterator[Outcome]:
-    """The outcome of everything that was given: flags in the order of the command line, attributes that were changed
-    later, the keys of files, then a checkpoint's settings that act."""
+    """The outcome of each entry of `reading.given`: flags in the order of the command line, attributes that were
+    changed later, keys of files, but for those of YAML that a flag replaces, then a checkpoint's settings that act."""
     return (outcome_of(given, reading.config) for given in reading.given)
 
 

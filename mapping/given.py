@@ -74,7 +74,7 @@ class Given(NamedTuple):
 
     @property
     def replaced(self) -> str:
-        """The sentence about the value that is taken instead of this one; "" if this one acts."""
+        """The sentence about the value that is taken instead of this one (`Flag.stands_for`); "" if none is."""
         return self.row.stands_for.get(self.value, "") if isinstance(self.value, str) else ""
 
     def replaces(self, other: "Given") -> bool:

@@ -78,7 +78,8 @@ def _path(line: CommandLine, argument: str) -> Any:
 
 
 def run_findings(reading: Reading) -> list[Finding]:
-    """Findings about a legal config that stop a run: options of a training that are missing, formats it cannot save."""
+    """Findings about a legal config that stop a run: options of a training that are missing, and with
+    --enable-mg2hf-convert a model that HuggingFace's families do not have."""
     findings = [*required_to_train(reading.config), *huggingface_findings(reading.config)]
     return as_given(findings, reading.given)
 

@@ -98,9 +98,9 @@ def verdict(first: Figures, second: Figures) -> str:
 
 
 def explained(iteration: int, what: str, first: Figures, second: Figures, found: Sequence[Findings]) -> list[str]:
-    """The lines for the log about a step that was computed twice, and the reason for it: if the figures differ, both
-    and the ranks that found a difference; else the figures, and the findings of all ranks. what: the reason for
-    computing it again."""
+    """The lines for the log about a step that was computed twice. If the figures differ: both, and the ranks that found
+    a difference. Else: the figures, and from the findings of all ranks `weights`, or if no rank has these `origin`, or
+    if no rank has that `carried`; then `gradients`. what: the reason for computing the step again."""
     if verdict(first, second) == TRANSIENT:
         ranks = [one.rank for one in found if one.differs]
         where = f"on rank {', '.join(map(str, ranks))}" if ranks else "on a rank that the figures do not tell"

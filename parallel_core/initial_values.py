@@ -1,7 +1,8 @@
 """Initial values that don't depend on the layout.
 
-Element i of the parameter called `name` is a function of (seed, name, i): word i of a Philox stream (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", 2011) keyed by seed and name. A shard computes just its own elements.
+Random element i of the parameter called `name` is a function of (seed, name, i): of word i of a Philox stream (Salmon
+et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) keyed by seed and name. A shard computes only the rows of
+the whole parameter that it has a part of.
 """
 
 import hashlib

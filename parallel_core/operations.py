@@ -1,4 +1,4 @@
-"""Operations as values: how much arithmetic and how many bytes of memory one rank's device has to do for a block.
+"""Operations as values: the arithmetic and the memory traffic, in bytes, that a block takes on one rank's device.
 
 m rows (tokens), k inner size, n columns of a product.
 """
@@ -16,7 +16,9 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one pass of an operation: arithmetic, memory traffic, launches."""
+    """The work of one pass of an operation: arithmetic, memory traffic, launches. Of a linear's product also the part
+    of the traffic that its two inputs are (`inputs`, bytes), and which of the three it is, with its number of tokens
+    (`product`)."""
 
     flops: float = 0.0
     """Floating-point operations; a multiply-add counts as two."""

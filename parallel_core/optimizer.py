@@ -73,7 +73,8 @@ def moment_names(config: OptimizerConfig) -> tuple[str, ...]:
 
 
 class PlannedState(NamedTuple):
-    """One kind of state, such as a moment, of some of a buffer's parameters."""
+    """One kind of state, such as a moment, of some of a flat buffer's parameters: its type, and the spans of the buffer
+    of which a rank keeps it."""
 
     dtype: str
     spans: tuple[Span, ...]
@@ -109,7 +110,8 @@ def state_types(rule: str, parameter_type: str, config: OptimizerConfig) -> dict
 
 def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
     """The schedule of learning rate and weight decay of the configuration, counted in samples. Raises `ConfigError` if
-    it has no learning rate or no length."""
+    the learning rate is missing, or the length of a run that trains (one in epochs may leave it open), and ValueError
+    as `OptimizerParamScheduler`."""
     complain(required_to_train(config))
     optimizer, training = config.optimizer_config, config.training_config
     batch = config.dataset_config.global_batch_size

@@ -30,7 +30,7 @@ class PipelineSizes(Protocol):
 
 
 class ModelSizes(Protocol):
-    """The one option of a ModelConfig that is read here."""
+    """The option of a ModelConfig that says how many layers there are."""
 
     num_layers: int
 
@@ -38,9 +38,11 @@ class ModelSizes(Protocol):
 def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> list[list[range]]:
     """The layers, 0-based, of each chunk and stage: indexed [chunk][stage].
 
-    A nested `--num-layer-list` says them. With `offset` each chunk of each stage has an even share and its offset.
-    With neither, a stage's layers (`stage_budgets`, which reads a plain list) are divided evenly over its chunks.
-    Layers that do nothing (`--noop-layers`) are counted and numbered as any other.
+    A nested `--num-layer-list` says them. With `offset` each chunk of each stage has an even share and its offset. With
+    neither, a stage's layers (`stage_budgets`, which reads a plain list) are divided evenly over its chunks; where the
+    embedding or the output layer counts as one of them, the first or the last chunk has one less. Layers that do
+    nothing (`--noop-layers`) are counted and numbered as any other. Raises AssertionError if the chunks' layers do not
+    add up to all layers.
     """
     counts = chunk_counts(model_config.num_layers, parallel_config)
     flat = [count for row in counts for count in row]
@@ -53,7 +55,8 @@ def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> li
 
 
 def chunk_counts(num_layers: int, parallel: PipelineSizes) -> list[list[int]]:
-    """The number of layers of each chunk on each stage: indexed [chunk][stage]."""
+    """The number of layers of each chunk on each stage, by the rules of `chunk_layers`: indexed [chunk][stage]. Whether
+    they add up to `num_layers` is not checked."""
     entries: Any = parallel.num_layer_list
     if is_nested(entries):
         return [list(row) for row in entries]
@@ -75,12 +78,13 @@ def offset_rows(offset: Any, chunks: int) -> list[list[int]]:
 
 
 def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
-    """The number of layers of each stage; the embedding and the output layer are counted as one each with Megatron's
-    --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
+    """The number of layers of each stage, first to last.
 
-    A `--num-layer-list` gives all stages their layers, `fixed_stages` those of the first or last; the others share
-    evenly. If that leaves a rest, those stages but the last get one layer more each, from the last but one backwards,
-    so that the stages that also hold the embedding and the output layer stay light.
+    A plain `--num-layer-list` is returned as it is. Else `fixed_stages` gives those of the first or last, and the
+    others share evenly. A rest of r layers goes, one each, to the r of them before their last one, so that the stages
+    that also hold the embedding and the output layer stay light. Without a list, the embedding and the output layer are
+    counted as a layer each with Megatron's --account-for-embedding-in-pipeline-split and
+    --account-for-loss-in-pipeline-split.
     """
     entries: Any = parallel.num_layer_list
     if entries is not None:
@@ -105,8 +109,8 @@ def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
 
 
 def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
-    """The number of chunks of a stage by `--num-layers-per-virtual-pipeline-stage` or a nested `--num-layer-list`; None
-    without either."""
+    """The number of chunks of a stage by `--num-layers-per-virtual-pipeline-stage` (of the stage with the most layers)
+    or a nested `--num-layer-list`; None without either."""
     if is_nested(parallel.num_layer_list):
         return len(parallel.num_layer_list or ())
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage

@@ -12,7 +12,7 @@ from parallel_core.numerics.dtypes import Array
 @dataclass(frozen=True)
 class Sampling:
     """The choice of the next token: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
-    Each option's default turns it off. Raises ConfigError for options out of their bounds."""
+    By default the penalty, top-k and top-p are off. Raises ConfigError for options out of their bounds."""
 
     temperature: float = 0.0
     """The divisor of the logits: above 1 the unlikely are drawn more often, below 1 the likely; 0: always the likeliest
@@ -77,7 +77,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the continuation of each prompt of a batch."""
+    """The options of the continuation of each prompt of a batch; `ends`: ids that end a text and are not part of it."""
 
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)

@@ -1,7 +1,7 @@
 """Cuts of parameters over process groups: a `ShardSpec` describes a cut, `place` gives the part that a rank holds.
 
-Initialisation, checkpoints, flat buffers, gradient norms and conversion read the spec, so none of them looks at the
-letters of a parameter's name. Groups are named by the kinds of `parallel_core.topology.KINDS`.
+Initialisation, checkpoints, flat buffers, gradient norms and conversion read a parameter's cuts from its spec. Groups
+are named by the kinds of `parallel_core.topology.KINDS`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,9 @@ norms of queries' and keys' heads; adapters of linears, which alone are trained 
 
 @dataclass(frozen=True)
 class Cut:
-    """A cut of one axis of a parameter over the ranks of a group, all ranks' parts having one length."""
+    """A cut of one axis of a parameter over the ranks of a group, all ranks' parts having one length. Fused parts along
+    the axis, `parts` equal ones or those of `widths`, are cut each on its own. With a `unit`, so many entries stay
+    together, and the last ranks are padded where ranks do not divide a part; 0: they must divide it."""
 
     axis: int
     over: str = "tp"
@@ -94,7 +96,8 @@ class ShardSpec:
 
     @property
     def is_decayed(self) -> bool:
-        """Whether weight decay acts, Megatron's rule applied."""
+        """Whether weight decay acts: `weight_decay`, or where that is None, whether the parameter has two axes or more
+        (Megatron's rule)."""
         return len(self.shape) > 1 if self.weight_decay is None else self.weight_decay
 
     @property
@@ -135,12 +138,12 @@ class Box:
 
     @property
     def in_whole(self) -> tuple[slice, ...]:
-        """The slices of the global array that the box is."""
+        """The box as slices of the global array, one for each axis."""
         return tuple(slice(a, a + n) for a, n in zip(self.start, self.shape, strict=True))
 
     @property
     def in_shard(self) -> tuple[slice, ...]:
-        """The slices of the shard that the box is."""
+        """The box as slices of the shard, one for each axis."""
         return tuple(slice(a, a + n) for a, n in zip(self.at, self.shape, strict=True))
 
 

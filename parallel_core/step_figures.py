@@ -1,7 +1,7 @@
 """The figures that cells report of a training step beside the loss, and how they are logged.
 
-Each rank adds up its shares, by layer; one sum over all ranks at the end of the step makes them whole. So a value that
-several ranks have alike is reported divided by their number.
+Each rank adds up its shares; one sum over all ranks at the end of the step makes them whole. So a value that several
+ranks have alike is reported divided by their number. Of attention scores the largest is taken instead of the sum.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,7 +135,8 @@ def router_losses(config: ModelConfig) -> Iterator[str]:
 
 
 def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
-    """Megatron's name -> number, of the losses and largest scores among a step's values."""
+    """Megatron's name -> number, of a step's losses and largest scores. values: those of all figures (`figures_of`);
+    the result is empty if they are."""
     if not values:
         return {}
     return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_logged}
@@ -169,7 +170,7 @@ def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
 
 
 def to_vector(figures: Sequence[Figure], values: Mapping[str, Array]) -> list[float]:
-    """The values of all figures one after the other, as one message sends them."""
+    """The elements of the figures' values (name -> array), figure after figure, as one message sends them."""
     return [number for figure in figures for number in values[figure.name].ravel().tolist()]
 
 

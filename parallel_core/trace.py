@@ -227,7 +227,7 @@ def _until(end: float, span: Span) -> Span:
 
 
 def each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]:
-    """Seconds of each part in which no span of an earlier part goes on."""
+    """For each part, a list of spans, the seconds that its spans cover and no span of an earlier part does."""
     covered: list[Span] = []
     lengths = [0.0]
     for part in parts:
@@ -266,7 +266,8 @@ def planned_timeline(
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """`schedules.simulate.Durations` of a recorded run, in whole microseconds, at least one each."""
+    """`schedules.simulate.Durations` of a recorded run, in whole microseconds: mean times of computations, at least 1
+    each, and 0 for a kind of computation that no stage recorded."""
 
     means: Mapping[tuple[Any, ...], int]
     """(kind, stage, chunk) -> mean time; (kind,) -> mean of all, for a stage that did not record."""

@@ -84,15 +84,15 @@ def save_checkpoint(
     crc_check: bool = False,
     keep_checkpoint_max: int | None = None,
 ) -> Path:
-    """Write the checkpoint `ckpt_path`/iter_<step_num> and return its path; all ranks call this.
+    """Write the checkpoint `ckpt_path`/iter_<step_num, seven digits> and return its path; all ranks call this.
 
     config: the configuration, or a section of the one that `set_parallel_context` was given. format: "safetensors" or
     "ckpt". prefix: the beginning of the files' names; safetensors files have none if it is "network". step_num: steps
     since the beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number of
     newest checkpoints of this process that are left in `ckpt_path`, beside those that --save-retain-interval keeps;
-    None: as many as the configuration says, by default all. Raises ValueError if only one of optimizer and
-    opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad format or prefix;
-    and as `checkpointing.save_checkpoint`.
+    None: --keep-checkpoint-max, by default all, or 1 with --save-retain-interval. Raises ValueError if only one of
+    optimizer and opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad
+    format or prefix; and as `checkpointing.save_checkpoint`.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}

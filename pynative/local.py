@@ -14,8 +14,8 @@ _locals: WeakSet["Local[Any]"] = WeakSet()
 
 
 class Local(Generic[T]):
-    """A process-wide value that `turns` exchanges when it switches computations: `value` is the running
-    computation's."""
+    """A process-wide value of which each computation that takes turns with another has its own: `value` is the running
+    computation's (`pynative.tape.turns`)."""
 
     def __init__(self, value: T) -> None:
         self.value = value

@@ -1,8 +1,8 @@
 """Megatron's getters over the topology: which groups this process is in.
 
-Module-level state, because Megatron's users expect it: `initialize_model_parallel` fills it, `destroy_model_parallel`
-empties it, everything else only reads (`pynative` lists all such state). The virtual pipeline rank is the chunk of
-`step_position`. A group's getters are made by the line that names them; `parallel_core.topology.KINDS` explains kinds.
+The state is the module's, because Megatron's users expect it: the two `initialize_...` functions fill it, the `set_...`
+functions change the virtual pipeline, `destroy_model_parallel` empties it, the others read. The virtual pipeline rank
+is the chunk of `step_position`. `parallel_core.topology.KINDS` explains the kinds of groups.
 """
 
 from collections.abc import Callable
@@ -61,10 +61,9 @@ def initialize_model_parallel(
     num_distributed_optimizer_instances: int = 1,
     backend: Backend | None = None,
 ) -> None:
-    """Lay the rank grid over the processes of `backend` (by default: those that the launcher started). RuntimeError if
-    it is laid already, ValueError for sizes that do not fit. `pipeline_model_parallel_split_rank` and
-    `communicator_config_path` are Megatron's and must be None.
-    """
+    """Lay the rank grid over the processes of `backend` (by default: those that the launcher started), all of which
+    call this. Raises RuntimeError if it is laid already, ValueError for sizes that do not fit, or if
+    `pipeline_model_parallel_split_rank` or `communicator_config_path`, which are Megatron's, is not None."""
     _check_begin(virtual_pipeline_model_parallel_size, pipeline_model_parallel_size)
     if (pipeline_model_parallel_split_rank, communicator_config_path) != (None, None):
         unused = f"{pipeline_model_parallel_split_rank=}, {communicator_config_path=}"
@@ -144,7 +143,8 @@ def get_config() -> AllConfig:
 
 
 def find_config() -> AllConfig | None:
-    """The job's configuration; None after `initialize_model_parallel`, or with a ParallelConfig of no `AllConfig`."""
+    """The job's configuration; None after `initialize_model_parallel`, or with a ParallelConfig of no `AllConfig`.
+    Raises RuntimeError before initialisation."""
     return _current().config
 
 

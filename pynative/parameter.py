@@ -99,7 +99,8 @@ def place_of(parameter: Parameter) -> Place:
 
 
 def set_main_grad(parameter: Parameter, view: Tensor) -> None:
-    """Make a view of a gradient buffer the parameter's `main_grad`, marked as empty."""
+    """Make a view of a gradient buffer the parameter's `main_grad`, marked as empty, and remove the parameter's
+    `after_contribution`."""
     parameter.main_grad = parameter.meta.main_grad = view
     parameter.meta.main_grad_is_empty, parameter.meta.after_contribution = True, _nothing
 

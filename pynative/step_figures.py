@@ -154,7 +154,7 @@ class MoEAuxLossAutoScaler:
 
     @classmethod
     def apply(cls, output: Tensor, aux_loss: Tensor) -> Tensor:
-        """Return `output`, whose backward also starts the one of `aux_loss`."""
+        """Return `output`, whose backward also starts the one of `aux_loss`, which is float32."""
         if cls.main_loss_backward_scale is not None:
             return _with_loss(output, aux_loss, cls.main_loss_backward_scale)
         return with_loss(output, aux_loss, MicroBatchWeight(1.0))

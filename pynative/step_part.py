@@ -7,7 +7,8 @@ from parallel_core.numerics.dtypes import Array
 
 
 class StepPart:
-    """A model part with hooks around a step, such as hot experts; whoever runs a step calls each hook on all ranks."""
+    """A model part with hooks around a step, such as hot experts; whoever runs a step calls each hook on all ranks. The
+    hooks of this class do nothing."""
 
     def around(self, train: bool) -> AbstractContextManager[None]:
         """Context around the forwards and backwards of a training step (`train`), or around the forwards of an

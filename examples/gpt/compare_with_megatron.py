@@ -119,8 +119,9 @@ def run_case(case: Path, out: Path, all_config) -> None:
 
 
 def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None:
-    """The largest difference of an entry over all parameters of two .npz files, with `relative` divided by the
-    parameter's largest entry; None if `theirs` is not there. Raises ValueError if the names differ."""
+    """The largest absolute difference of an entry over all parameters of two .npz files, with `relative` divided by the
+    largest absolute entry of the parameter in `theirs`; None if `theirs` is not there. Raises ValueError if the names
+    differ."""
     if not theirs.exists():
         return None
     mine, reference = np.load(ours), np.load(theirs)
@@ -135,8 +136,9 @@ def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None
 
 
 def compare(case: Path, out: Path) -> dict[str, float | int | None]:
-    """Name -> largest difference of our run from the recorded one; gradient norms of those steps alone that neither
-    skipped."""
+    """Name -> figure of our run (files in `out`) against the recorded one (`case`), over the steps that both have,
+    whose number is "steps": the largest differences, None where the case has no such file, of gradient norms over those
+    steps alone that neither skipped; and "skipped_equal", whether both skipped the same steps."""
     ours, theirs = json.loads((out / OUR_CURVE).read_text()), json.loads((case / "curve.json").read_text())
     steps = min(len(ours), len(theirs))
 
@@ -162,8 +164,9 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
 
 
 def launch(case: Path, processes: int, flags: list[str]) -> dict:
-    """Run the case in `processes` processes with further flags; the figures of `compare`, with the case, the flags and
-    the seconds."""
+    """Run the case in `processes` processes with further flags, and return the figures of `compare`, with the case, the
+    number of processes ("world"), the flags and the seconds. Raises SystemExit if a file is missing or the run
+    fails."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):

@@ -17,7 +17,8 @@ Curve = tuple[list[int], list[float]]
 
 
 def read(path: Path) -> tuple[Curve, Curve]:
-    """The curve of the training and that of the evaluations. Raises ValueError if the file has no step."""
+    """The curve of the training and that of the evaluations. Raises ValueError if the file cannot be read or
+    has no step."""
     try:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         train, valid = (

@@ -45,7 +45,8 @@ splits are made of whole documents, and the text may be one file."""
 
 
 def standard_library() -> list[str]:
-    """The sources of the running Python's standard library, a document per file."""
+    """The sources of the running Python's standard library outside of SKIPPED_FOLDERS, a document per file. Raises
+    ValueError if there are none."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [file for file in sorted(root.rglob("*.py")) if SKIPPED_FOLDERS.isdisjoint(file.relative_to(root).parts)]
     if not files:
@@ -54,12 +55,14 @@ def standard_library() -> list[str]:
 
 
 def texts_of(path: Path) -> list[str]:
-    """Texts of a .jsonl file, a text file, a directory of those, or a pattern of names."""
+    """Texts of a .jsonl file, a text file, a directory of those, or a pattern of names. Raises ValueError where there
+    is no file, or one cannot be read."""
     return [text for document in read_documents(path) for text in document["text"]]
 
 
 def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
-    """The documents that have text, shuffled, as many as `max_megabytes` (10^6 bytes) hold; None: all."""
+    """The documents that have text, shuffled, as many as `max_megabytes` (10^6 bytes) hold, at least one;
+    None: all."""
     chosen = [document for document in documents if document.strip()]
     random.Random(SEED).shuffle(chosen)
     if max_megabytes is None:
@@ -112,7 +115,7 @@ def is_ready(prefix: str, record: Path, made_from: str) -> bool:
 
 
 def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOptions, workers: int) -> int:
-    """Write the token files of documents; the number of tokens. workers: processes that tokenise."""
+    """Write the token files of documents, and return the number of tokens. workers: processes that tokenise."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "documents.jsonl")
         file.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
@@ -128,7 +131,8 @@ def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOpt
 
 
 def prepare(args: argparse.Namespace) -> str:
-    """Write the token files unless they are there; returns the prefix to train on."""
+    """Write the token files, unless they are there from the same text and vocabulary, and return the prefix to train
+    on. args: of `parse_arguments`. Raises ValueError if there is no text."""
     started = time.monotonic()
     if args.corpus is not None and not args.corpus.exists() and not glob(str(args.corpus)):
         raise ValueError(f"--corpus {args.corpus} does not exist; give a file, a directory, or a pattern of names")
@@ -156,7 +160,7 @@ def prepare(args: argparse.Namespace) -> str:
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """The parser, and the options that it read from the command line."""
+    """The parser, and the options that it read from `arguments`, by default the process's own."""
     parser = command_line(__doc__.splitlines()[0])
     parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
     parser.add_argument(

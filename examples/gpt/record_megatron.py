@@ -33,6 +33,8 @@ class MegatronRecorder:
         optimizer: a MegatronOptimizer.
         folder: where `step_00000001/` ... are written, a file for each rank.
         first, last: steps of the optimizer, from 1, both recorded.
+
+    Raises ValueError with tensor parallelism.
     """
 
     def __init__(self, model: Any, optimizer: Any, folder: str | Path, first: int = 1, last: int = 1) -> None:

@@ -15,8 +15,7 @@ def width_multiplier(args: Any) -> Any:
 
 def scale_of_scores(args: Any) -> float | None:
     """Mu-P's factor of attention's scores: sqrt(base head size) / head size ^ power; base and power are 1 by default.
-    None
-    without --use-mup, for latent attention, which has its own, and where the head size is not known."""
+    None without --use-mup, for latent attention, which has its own, and where the head size is not known."""
     if not args.use_mup or args.multi_latent_attention or args.multi_head_latent_attention:
         return None
     heads = args.num_attention_heads

@@ -1,4 +1,5 @@
-"""The values of config fields from arguments: fields with a flag of their own are copied, the others derived."""
+"""The values of config fields from arguments: those in `DERIVED` are derived, the others copied from the argument of
+their flag."""
 
 from argparse import Namespace
 from collections.abc import Callable, Collection

@@ -1,7 +1,7 @@
 """Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, as data.
 
-`with_option`: flags that fill an option of the config, and whose rows are made of it. `without_option`: flags that are
-ignored or refused.
+`with_option`: the flags of the config's options, and further flags that fill an option. `without_option`: flags that
+are ignored or refused.
 """
 
 from pathlib import Path

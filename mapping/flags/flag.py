@@ -88,8 +88,8 @@ def usage(text: str) -> Iterator[Flag]:
 
     `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default; `--x=int:3;4` also says that 4 is
     another program's default, which asks for nothing either; `--x=str{a,b}` has choices, `--x=str+` one or more values
-    (`str*` any number, `strx3` three). `--no-x=off` sets
-    attribute x, by default true (`off:False`: false), to false. `--x|--y` has two names, `--x>y` fills attribute y.
+    (`str*` any number, `strx3` three). `--no-x=off` sets attribute x, by default true (`off:False`: false), to false.
+    `--x|--y` has two names, `--x>y` fills attribute y.
     """
     for word in text.split():
         head, _, kind = word.partition("=")

@@ -2,7 +2,7 @@
 behind "must be" in messages (`mapping.readers.command_line.kind`).
 
 A reader raises ValueError for what it cannot read; `layer_frequency` also SyntaxError and TypeError, `attention_window`
-also TypeError, `whole` also OverflowError.
+also TypeError, `whole` and `batch_sizes` also OverflowError.
 """
 
 import ast
@@ -135,7 +135,8 @@ _THOUSANDS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 def batch_sizes(text: str) -> list[list[int]]:
     """`0:384 200B:768`: pairs of an amount, with K, M, B or T for thousands, and a size.
 
-    Returns the pairs [amount, size]; K, M, B, T are 10^3, 10^6, 10^9, 10^12. Raises ValueError for any other text.
+    Returns the pairs [amount, size]; K, M, B, T are 10^3, 10^6, 10^9, 10^12. Raises ValueError for any other text,
+    OverflowError for an infinite amount.
     """
     pairs = (pair.split(":") for pair in text.split())
     return [[_amount(amount), int(size)] for amount, size in pairs]
@@ -171,8 +172,7 @@ SPECS = (
 
 
 def spec(text: str) -> str:
-    """A spec that flags describe: bailing, deepseek, gemma2, grok, hunyuan, longcat, minicpm, minimax, phi35_moe, plm,
-    qwen.
+    """A spec of bailing, deepseek, gemma2, grok, hunyuan, longcat, mamba, minicpm, minimax, phi35_moe, plm or qwen.
 
     Returns the text itself, if it is `layer_spec`, `mtp_spec`, or a path whose last part is one of SPECS. Raises
     ValueError for any other.

@@ -11,8 +11,8 @@ stand-ins on the PATH, which start msrun with the same processes, program and ar
 the first launch run as well; there the script is ended, and nothing is trained.
 
 A program that needs PyTorch, or is not there, is replaced by examples/gpt/pretrain_gpt.py, whose flags are checked
-before anything is started. Exit code: the script's; 1 if a value of a launch, or the program of --program, is missing,
-or if there is no launch; 2 if training refuses a flag.
+before anything is started. Exit code: the script's, or msrun's of one launch; 1 if a value of a launch, or the program
+of --program, is missing, or if there is no launch; 2 if training refuses a flag.
 """
 
 import argparse

@@ -40,8 +40,8 @@ _OF_THE_SHELL = {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
 
 @dataclass(frozen=True)
 class How:
-    """The options of `launch`, and the folder, environment and streams (`output`, `errors`: file descriptors) with
-    which it was called: scripts send their launcher's output elsewhere."""
+    """The options of `launch` (--print, --check, --program, --end-with-parent), and the folder, environment and streams
+    (`output`, `errors`: file descriptors) with which it was called: scripts send their launcher's output elsewhere."""
 
     only_print: bool = False
     only_check: bool = False

@@ -141,9 +141,9 @@ def tasks(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[st
     """Slurm's variables (SLURM_NNODES, SLURM_NTASKS_PER_NODE -> value) for the tasks that options of `sbatch` or `srun`
     ask for; each number by its option, else by the environment; without any number one host, and one task on each.
 
-    All tasks (--ntasks; SLURM_NTASKS where nothing gives the tasks on a host) are divided by the hosts, of which there
-    are at most as many as tasks. As in srun's manual --ntasks goes before the tasks on a host, which are then the most
-    that there may be, and say the number of hosts where nothing else does."""
+    All tasks (--ntasks; SLURM_NTASKS where nothing gives the tasks on a host) are divided by the hosts (rounded down),
+    of which there are at most as many as tasks. As in srun's manual --ntasks goes before the tasks on a host, which are
+    then the most that there may be, and say the number of hosts where nothing else does."""
     hosts = options.get("nodes", environment.get("SLURM_NNODES"))
     on_a_host = options.get("ntasks_per_node", environment.get("SLURM_NTASKS_PER_NODE"))
     every = options.get("ntasks", environment.get("SLURM_NTASKS") if on_a_host is None else None)

@@ -199,7 +199,8 @@ def _taken(row: Flag, value: Any) -> Any:
 
 
 def kind(read: Callable[[str], Any]) -> str:
-    """The type that a reader of values takes, in words for a message, from its docstring."""
+    """The kind of value that a reader takes, in words for a message: set words for int, float and str, else the first
+    line of the reader's docstring, without its full stop."""
     known = {int: "a whole number", float: "a number", str: "text"}
     sentence = (read.__doc__ or "").split("\n")[0].rstrip(".")
     return known.get(read) or sentence[0].lower() + sentence[1:]  # type: ignore[call-overload]

@@ -48,8 +48,8 @@ def gives(value: Any, entries: Entries) -> Values | str:
 
 def recomputed(value: Any, entries: Entries) -> Values | str:
     """The meaning of recompute_modules: whole layers, or modules of each, by Megatron-Core's names of their classes;
-    for an empty list or null the reason why it does nothing. Raises ValueError for what is no list, or another
-    class."""
+    for an empty list, null or another value that is false the reason why it does nothing. Raises ValueError for
+    another value that is no list, or another class."""
     if not value:
         return "it asks for nothing"
     if not isinstance(value, Sequence) or isinstance(value, str):

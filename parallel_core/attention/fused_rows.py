@@ -1,4 +1,4 @@
-"""The rows of fused parameters in Megatron's order: the one home that specs, kernels and converters read.
+"""The order of rows in Megatron's fused parameters: linear_qkv, and linear_fc1 of a gated activation.
 
 n query heads, g key/value groups, d head size, t tensor-parallel size, f feed-forward size.
 """

@@ -1,5 +1,5 @@
-"""Rotary position embedding (Su et al., "RoFormer", 2021): frequencies, other ones beyond the length that a model
-was first trained on, and the angles of positions.
+"""Rotary position embedding (Su et al., "RoFormer", 2021): frequencies, their scaling for texts longer than those that
+a model was first trained on, and the angles of positions.
 
 d head size, r channels of it that rotate, in r/2 pairs, s positions; frequencies are radians a position, float32 [r/2],
 the fastest first.
@@ -84,14 +84,15 @@ class Rotary:
 
     @property
     def back(self) -> Rotary:
-        """The rotary embedding by the opposite angles, with the same magnitude and without `within`: it undoes the
-        rotation of this one."""
+        """The rotary embedding by the opposite angles, with the same magnitude and without `within`: it turns back what
+        this one has turned; both multiply by `magnitude`."""
         return replace(self, position_scale=-self.position_scale, within=None)
 
     @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
         """The rotary embedding of heads of which `width` channels, or --rotary-percent of these, rotate, with the
-        configuration's scaling for --seq-length."""
+        configuration's scaling for --seq-length. interleaved: neighbouring channels (2i, 2i + 1) are a pair, else (i, i
+        + r/2)."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
 

@@ -56,7 +56,7 @@ class ScoreForm:
 
     def bias(self, heads: Sequence[int], distances: Array) -> Array:
         """The bias of scores, float32 [n, ...]: slope x distance. heads: numbers of n heads, counted over all ranks.
-        distances [...]: each key's position less the query's."""
+        distances [...]: each key's position less the query's. For a form with `slopes` only (IndexError)."""
         slopes = np.array(self.slopes, np.float32)[list(heads)]
         return slopes.reshape(-1, *[1] * distances.ndim) * distances.astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""A training step's batch on one rank: cut and counted once, in numpy, before any tensor exists.
+"""A training step's batch on one rank, as numpy arrays: cut into micro-batches, and its tokens counted.
 
 A batch is a dict of arrays whose first axis has all rows of the step, micro-batch after micro-batch. A micro-batch is
 its rows, of the entries that a stage of the pipeline reads, with sequences sharded over context parallelism; how many
@@ -33,7 +33,8 @@ QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
 
 @dataclass(frozen=True)
 class BatchEntry:
-    """One array [b, ...] of a batch."""
+    """One array [b, ...] of a batch. whole: the array with whole sequences, where `array` has a context-parallel rank's
+    shards of them. row_tokens: of loss mask and labels, for each row, the number of tokens that count."""
 
     array: Array
     whole: Array | None = None
@@ -64,8 +65,8 @@ class BatchEntry:
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
     def positions(self, stop: int) -> "BatchEntry":
-        """The entry of the positions before `stop`, for an array [b, s] of whole sequences; any other stays. Its number
-        of tokens stays, too: what is cut off is padding, which does not count."""
+        """The entry of the positions before `stop`, for an array [b, s] of whole sequences; any other stays. The number
+        of its tokens that count stays: what is cut off is taken for padding."""
         return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
 
     def with_rows(self, rows: int) -> "BatchEntry":
@@ -85,8 +86,8 @@ class BatchEntry:
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """A copy of the batch with rows of zeros behind those of each `BatchEntry`, `rows` altogether; an entry that has as
-    many, and anything else, stays. No token of the new rows counts: if labels are filled up and the batch has no loss
-    mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
+    many or more, and anything else, stays. No token of the new rows counts: if labels are filled up and the batch has
+    no loss mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
     short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
     if LABELS in short and LOSS_MASK not in batch:
         short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
@@ -123,8 +124,9 @@ class ContextShard:
         """Attention mask [b or 1, 1, s, s] or document starts [b, s] -> the rows of those queries that attend on this
         rank, with all keys. name: the entry's, which tells the axis of queries.
 
-        With a ring these are the queries of the rank's place in the ring; with Ulysses alone all queries, since there a
-        rank attends with whole sequences and some of the heads.
+        With a ring these are the queries of the rank's place in the ring; with Ulysses alone all queries, since a rank
+        then attends with whole sequences and some of the heads. Raises AssertionError unless s is a multiple of 2r in a
+        ring of r > 1 ranks.
         """
         axis = QUERY_AXES[name]
         return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
@@ -132,7 +134,7 @@ class ContextShard:
     def entry(self, name: str, entry: Any) -> Any:
         """A `BatchEntry` of whole sequences -> one of this rank's shards (`sequence`; `queries` of what says which keys
         a query sees). With one context-parallel rank all stay; else an entry that is sharded already, one without
-        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence`."""
+        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence`, AssertionError as `queries`."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)
@@ -165,7 +167,8 @@ class StepBatch:
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
         """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without` and the
-        entry of lengths: by that, sequences [b, s] are cut to the micro-batch's longest row."""
+        entry of lengths: by that, whole sequences [b, s] are cut to the micro-batch's longest row, unless all its
+        lengths are 0."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
         rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}

@@ -1,7 +1,8 @@
 """Rules for a batch: a loader's mistakes are found on the host, before anything is computed.
 
 Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b, 1, s, s]; and
-document_starts [b, s]. Only the rows of other entries, which a script's own model reads, are counted.
+document_starts [b, s]. Of other entries, which a script's own model reads, only the rows are counted, and a tensor of
+torch is a mistake.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,8 +77,8 @@ class BatchRules:
 
     def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
         """A sentence for each entry (tokens, labels, position ids) with an id that its embedding has no row for, in a
-        batch from which a script makes the model's inputs itself: labels may be -100 there, and any id where the loss
-        mask is 0."""
+        batch from which a script makes the model's inputs itself: labels may be -100, and anything where the loss mask
+        is 0. An array that is not of integers is not judged."""
         entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), BatchEntry)}
         whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
         found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())

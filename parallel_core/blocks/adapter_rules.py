@@ -14,8 +14,9 @@ from parallel_core.findings import Finding
 
 
 def adapter_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings about adapters: patterns that name no linear, stages that would train nothing, experts of one layer with
-    different adapters, and dropout where linears of experts, or in groups, are named."""
+    """Findings about adapters, none without LoRA: patterns that name no linear, a pipeline stage that would train
+    nothing while another trains, experts of one layer with different adapters, and dropout where linears of experts, or
+    in groups, are named."""
     if not config.lora_config.use_lora:
         return
     lora, stages = config.lora_config, _linears_of_stages(config.model_config)

@@ -62,8 +62,8 @@ class CoreAttention(Block):
         return replace(self, sinks=kind != "vanilla", softmax_offset=learnt if kind == "learnable" else None)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the whole s x s square of scores, not the causal half, as Megatron's figures have it (Narayanan et
-        al., 2021)."""
+        """FLOPs of scores and values over the whole s x s square, not the causal half, as Megatron's figures have it
+        (Narayanan et al., 2021)."""
         return 2.0 * tokens * seq_length * self.heads * (self.query_key_size + self.value_size)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -132,9 +132,9 @@ class CoreAttention(Block):
                     yield one.times(members - 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of queries, keys and values; of each row of scores the maximum and the sum in float32; and of the
-        output where it is not the very tensor that the next linear keeps as its input: where Ulysses sends it on, or
-        where the ring or sinks give it in float32 and layers compute in another type."""
+        """Bytes kept for the backward, under "": of queries, keys and values; of each row of scores the maximum and the
+        sum in float32; and of the output where it is not the very tensor that the next linear keeps as its input: where
+        Ulysses sends it on, or where the ring or sinks give it in float32 and layers compute in another type."""
         inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.local_heads(micro_batch.tensor) * 2 * FLOAT32
         in_float32 = micro_batch.context.ring > 1 or self.sinks
@@ -213,9 +213,9 @@ class Attention(Sublayer):
             yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and those of core attention's output. Without gates they stand under
-        "linear_proj", whose input it is, even if linear_proj does not need its input; with gates under "gate", together
-        with the bytes of the gates by which the output is multiplied."""
+        """Path -> bytes kept for the backward: those that its parts keep, and those of core attention's output. Without
+        gates that stands under "linear_proj", whose input it is, even if linear_proj does not need its input; with
+        gates under "gate", together with the bytes of the gates by which the output is multiplied."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         return {**kept, "gate": 2 * output} if self.output_gate else {**kept, "linear_proj": output}
 

@@ -85,8 +85,8 @@ class Compressor(Block):
             yield from of_whole_sequence(micro_batch, self.width, is_share=False)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of values and gates of the whole sequence, and of the norm's input with a float32 statistic of each
-        entry. Its own input is that of attention's linears, which count it."""
+        """Path -> bytes kept for the backward: "", values and gates of the whole sequence; "norm", the norm's input
+        with a float32 statistic of each entry. Its own input is that of attention's linears, which count it."""
         tokens = micro_batch.batch * micro_batch.seq_length
         of_norm = self.entries(micro_batch) * (self.size * micro_batch.item_size + FLOAT32)
         return {"": 2 * tokens * self.width * micro_batch.item_size, "norm": of_norm}
@@ -133,8 +133,9 @@ class EntryIndexer(Block):
             yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the gradients of its queries, weights and keys, which are computed with its loss, and of the
-        compressor; without a loss nothing has a gradient, and the result is empty."""
+        """Path -> bytes kept for the backward: "", the gradients of its queries, weights and keys, which are computed
+        with its loss; and, under its paths, what the compressor keeps. Without a loss nothing has a gradient, and the
+        result is empty."""
         if not self.loss_coefficient:
             return {}
         inner = {join("compressor", name): size for name, size in self.compressor.kept_bytes(micro_batch).items()}
@@ -171,7 +172,8 @@ class EntryAttention(CoreAttention):
         return iter(())
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of queries, keys and entries, of two statistics of each row of scores, and of the output in float32."""
+        """Bytes kept for the backward, under "": of queries, keys and entries, of two float32 statistics of each row of
+        scores, and of the output in float32."""
         rows = micro_batch.tokens * (self.heads // micro_batch.tensor)
         return {"": self.input_bytes(micro_batch) + rows * (2 + self.value_size) * FLOAT32}
 
@@ -266,9 +268,10 @@ class CompressedAttention(Sublayer):
                 yield one.within("compressor")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, where linear_q and linear_kv keep one input; of queries before their norm, with a
-        float32 deviation of each head; and of a byte for each query and entry, which says whether the query may not see
-        it: for each sequence where an indexer chooses among the entries, else once for all sequences."""
+        """Path -> bytes kept for the backward: those that its parts keep, where linear_q and linear_kv keep one input;
+        "queries", before their norm, with a float32 deviation of each head; and, with a compressor, "hidden", a byte
+        for each query and entry, which says whether the query may not see it: for each sequence where an indexer
+        chooses among the entries, else once for all sequences."""
         kept = super().kept_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:

@@ -117,9 +117,9 @@ class Dispatch(Block):
         yield from message("tp-ep", operation, size, self.owners * self.shards, backward=backward)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the indices that are kept, with an even router: the token and the choice of each row, the places of
-        each choice's rows, and after an all-to-all the order that sorts received rows by expert, where they are not
-        sorted already."""
+        """Bytes of the indices that are kept for the backward, under "", with an even router: the token and the choice
+        of each row, the places of each choice's rows, and after an all-to-all the order that sorts received rows by
+        expert, where they are not sorted already."""
         choices = micro_batch.tokens // micro_batch.tensor * self.choices
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         ranks = self.owners * self.shards

@@ -58,7 +58,7 @@ class EmbeddingTable(Block):
         yield elementwise(copied, 2 * copied, 2)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the ids."""
+        """Bytes of the ids, kept for the backward, under ""."""
         return {"": micro_batch.tokens * INT32}
 
 
@@ -66,8 +66,9 @@ class EmbeddingTable(Block):
 class Embedding(Block):
     """dropout(norm(word embedding) + position embedding); most models have no norm here.
 
-    Learned positions are added before the sequence is cut, so that the gradient of their table is whole on every rank.
-    Without learned positions one collective both sums over the vocabulary's shards and cuts the sequence.
+    With sequence parallelism learned positions are added before the sequence is cut, so that all tensor-parallel ranks
+    have the same gradient of their table; without learned positions one reduce-scatter both sums over the vocabulary's
+    shards and cuts the sequence.
     """
 
     word_embeddings: EmbeddingTable
@@ -103,7 +104,7 @@ class Embedding(Block):
         return replace(micro_batch, dtype=self.word_embeddings.dtype, sequence=sequence)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that its parts keep; 0 where no gradient comes back."""
+        """Path -> bytes that its parts keep for the backward; all 0 where the tables are frozen."""
         kept = super().kept_bytes(micro_batch)
         if self.norm is not None:
             kept["norm"] = self.norm.kept_bytes(self._normed(micro_batch))[""]

@@ -135,8 +135,9 @@ class Experts(Block):
         return tokens * self.topk * self.count // (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes kept with balanced routing: inputs of the first and of the second linears, if they keep them; of
-        activations their inputs and the rows' probabilities; and with adapters the outputs of their first factors."""
+        """Path -> bytes kept for the backward, with balanced routing: inputs of the first and of the second linears, if
+        they keep them; of activations their inputs and the rows' probabilities; and with adapters the outputs of their
+        first factors."""
         rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
         widths = {
             "linear_fc1": first.input_size * micro_batch.item_size * first.keeps_input,
@@ -175,8 +176,9 @@ class SharedExperts(MLP):
         return super().forward_flops(tokens, seq_length) + gate
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep; with a gate also the experts' output, which the gate multiplies, and the hidden
-        states that the gate reads, unless the first linear keeps them already."""
+        """Path -> bytes kept for the backward: those that its parts keep; with a gate, under "gate", also the experts'
+        output, which the gate multiplies, and the hidden states that the gate reads, unless the first linear keeps them
+        already."""
         kept, first = super().kept_bytes(micro_batch), self.linear_fc1
         weighed = micro_batch.tokens_between * self.linear_fc2.output_size * micro_batch.item_size
         own_input = 0 if first.keeps_input else first.input_bytes(micro_batch)

@@ -1,5 +1,6 @@
-"""The linears of a model whose products have operands of 8 bits, as in Transformer Engine: those of attention,
-feed-forward blocks, experts and state spaces; not embedding, router, output layer, and grouped linears."""
+"""The linears whose products have operands of 8 bits, as in Transformer Engine: those of the decoder and of multi-token
+prediction, but for grouped linears and layers that --first-last-layers-bf16 leaves out; not the embedding, the router
+and the output layer."""
 
 import re
 from dataclasses import replace

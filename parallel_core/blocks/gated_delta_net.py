@@ -67,7 +67,8 @@ class GatedDeltaNet(RecurrentMixer):
         yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and those of the operands of the gates before and behind the recurrence."""
+        """Path -> bytes kept for the backward: those that its parts keep, and the operands of the gates before
+        ("gates") and behind ("gate") the recurrence."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = 2 * micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

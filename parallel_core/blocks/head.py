@@ -40,8 +40,8 @@ class CrossEntropy(Block):
         yield from message("cp", "all_reduce", FLOAT32, micro_batch.context.size, "mean")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the logits and, for each token, of the ranks' largest logit, sum and target's logit, its target id
-        and its weight in the mean."""
+        """Bytes kept for the backward, under "": of the logits and, for each token, of the ranks' largest logit, sum
+        and target's logit, its target id and its weight in the mean."""
         logits = self.vocab_size // micro_batch.tensor * micro_batch.item_size
         per_token = logits + 3 * FLOAT32 + INT32 + FLOAT32
         return {"": micro_batch.tokens * per_token}

@@ -72,8 +72,8 @@ class HyperConnection(Block):
             yield elementwise(2 * stream + one, 4 * stream, 2).within("write")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the streams; and, where the connection writes streams, of the block's output and of the float32
-        weights by which it writes."""
+        """Bytes kept for the backward, under "": of the streams; and, where the connection writes streams, of the
+        block's output and of the float32 weights by which it writes."""
         of_token = self.width * micro_batch.residual_item_size
         if self.rule.iterations:
             of_token += self.hidden_size * micro_batch.item_size + (self.rule.width - self.rule.streams) * FLOAT32

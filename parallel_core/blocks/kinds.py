@@ -1,5 +1,4 @@
-"""The kinds of sublayers, and the rule by which a layer has one: registered here, and known to nobody else by their
-names.
+"""The tables of the kinds of sublayers, and the rule by which a layer has one of them.
 
 A new kind is a block (`Sublayer`), a `Kind` in one of these tables, and a cell for the block in
 `pynative.transformer.kinds`.
@@ -85,7 +84,7 @@ FEED_FORWARDS: list[Kind[Sublayer | None]] = [
 
 
 def made(kinds: Sequence[Kind[Made]], config: ModelConfig, number: int) -> Made:
-    """The block of the first kind that applies to the layer with this global number, from 0. Layers of multi-token
-    prediction, behind the decoder's, are of the kind of its last."""
+    """The block of the first kind that applies to the layer with this global number, from 0; None if that kind has no
+    block. Layers of multi-token prediction, behind the decoder's, are of the kind of its last."""
     like = min(number, config.num_layers - 1)
     return next(kind for kind in kinds if kind.applies(config, like)).of(config, number)

@@ -49,7 +49,8 @@ class Decoder(Block):
         yield from exchanged(self.received.count if self.received else 0, micro_batch)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and those of the choice of keys that the chunk before sent, if it sent one."""
+        """Path -> bytes kept for the backward: those that its parts keep, and, if the chunk before sent a choice of
+        keys, those of that ("received")."""
         kept = super().kept_bytes(micro_batch)
         return kept | {"received": bytes_of_choice(self.received.count, micro_batch)} if self.received else kept
 
@@ -89,7 +90,7 @@ class Chunk(Block):
 
     def cells(self) -> list[Block]:
         """The parts that work one after the other, in their order, but for the loss; their parameters in this order are
-        the chunk's, but for the copy in `shared_embedding`, which is no part of its own here."""
+        the chunk's, but for the copy in `shared_embedding`, which is not listed."""
         layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
         found = (
             self.embedding,
@@ -103,7 +104,7 @@ class Chunk(Block):
         return [block for block in found if block is not None]
 
     def recomputed_cells(self) -> list[range]:
-        """Ranges of positions in `cells`: those that run forward again together."""
+        """Ranges of positions in `cells`, each of cells that run forward again whole and together."""
         layers, before = self.decoder.layers, int(self.embedding is not None)
         groups = [group for group in layers.recompute.groups() if layers.recompute.layers[group.start].full]
         found = [range(group.start + before, group.stop + before) for group in groups]
@@ -243,8 +244,8 @@ def _recompute_plan(config: ModelConfig) -> RecomputePlan:
 
 
 def recompute_lines(config: ModelConfig) -> Iterator[str]:
-    """Lines for the log about recompute that is listed by stage: the lists as tables, and the parts of each layer.
-    Depths of multi-token prediction have the numbers behind the layers."""
+    """Lines for the log about recompute that is listed by stage: the lists as tables, and the parts of each layer; none
+    without such lists. Depths of multi-token prediction have the numbers behind the layers."""
     plan = _recompute_plan(config)
     yield from plan.log_lines()
     for chunk, row in enumerate(plan.counts):

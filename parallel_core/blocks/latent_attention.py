@@ -142,8 +142,8 @@ class LatentAttention(Sublayer):
             yield one.within("rotary_key")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep. The first projections of queries and of keys and values have one input, counted
-        once; core attention's output is counted as the input of `linear_proj`."""
+        """Path -> bytes kept for the backward by its parts. The first projections of queries and of keys and values
+        have one input, counted once; core attention's output is counted as the input of `linear_proj`."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:

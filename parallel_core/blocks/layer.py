@@ -89,7 +89,8 @@ class BranchedLayer(AnyLayer):
         return sum(sublayer.kept_for_others(micro_batch) for sublayer in sublayers)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and under "for_others" those that they keep because later layers read them."""
+        """Path -> bytes that its parts keep for the backward, and under "for_others" those that they keep because later
+        layers read them."""
         kept, for_others = super().kept_bytes(micro_batch), self.kept_for_others(micro_batch)
         return {**kept, "for_others": for_others} if for_others else kept
 

@@ -1,5 +1,4 @@
-"""The kinds of layers, and the rule by which a layer is of one: registered here, and known to nobody else by their
-names.
+"""The table of the kinds of layers, and the rule by which a layer is of one of them.
 
 A new kind is a block (`AnyLayer`), a `Kind` in this table, and a cell for the block in
 `pynative.transformer.layer_kinds`.

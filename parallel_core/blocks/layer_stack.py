@@ -56,8 +56,8 @@ class LayerStack(Block):
         return found
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that are kept. The bytes of layers that are recomputed together stand under the number of the
-        first."""
+        """Path -> bytes kept for the backward. The bytes of layers that are recomputed together stand under the number
+        of the first."""
         named = (self._kept_of(group, micro_batch).items() for group in self.recompute.groups())
         return {name: size for group in named for name, size in group}
 

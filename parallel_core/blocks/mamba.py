@@ -96,8 +96,8 @@ class MambaMixer(RecurrentMixer):
         yield elementwise(6 * output, 9 * output, 2).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that are kept: by its parts; of the tokens' steps (dt) and, with context parallelism, of the
-        parameters by head ("gates"); and of the two operands of the gate behind the recurrence ("gate")."""
+        """Path -> bytes kept for the backward: by its parts; of the tokens' steps (dt) and, with context parallelism,
+        of the parameters by head ("gates"); and of the two operands of the gate behind the recurrence ("gate")."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

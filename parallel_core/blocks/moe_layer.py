@@ -55,8 +55,8 @@ class MoELayer(Sublayer):
         )
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that its parts keep. Shared experts and router keep one input together, unless the router keeps
-        a widened copy or, frozen, none."""
+        """Path -> bytes that its parts keep for the backward. Shared experts and router keep one input together, unless
+        the router keeps a widened copy or, frozen, none."""
         kept = super().kept_bytes(micro_batch)
         is_the_routers = self.shared_experts is not None and self.router.keeps_hidden_states
         return {**kept, "shared_experts.linear_fc1": 0} if is_the_routers else kept

@@ -104,9 +104,9 @@ class MultiTokenPredictionLayer(Block):
         yield from micro_batch.enter(self.eh_proj.output_size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
-        """Path -> bytes that are kept. The hidden states before a depth are not among them where the output layer
-        counts them as its input: where it computes in the type of hidden states, unless the depth runs again and each
-        rank keeps a slice of its inputs, which counts."""
+        """Path -> bytes kept for the backward. The hidden states before the depth do not count if the residual stream
+        has the type in which layers compute, since they are counted at the output layer before it; but where the depth
+        runs again and each rank keeps a slice of its inputs, that slice counts."""
         last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)

@@ -14,7 +14,8 @@ from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 @dataclass(frozen=True)
 class Norm(Block):
-    """A norm over the last axis of hidden states or, with `heads`, over each head inside a tensor-parallel region."""
+    """A norm over the last axis, of hidden states or a latent between two tensor-parallel regions or, with `heads`, of
+    each head inside one."""
 
     kind: str
     """Kind of norm: LayerNorm, RMSNorm or FusedRMSNorm."""
@@ -87,7 +88,8 @@ class Norm(Block):
         yield elementwise(2 * size, 3 * size, 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the input, and of float32 statistics: each row's deviation, and with LayerNorm its mean."""
+        """Bytes kept for the backward, under "": of the input, and of float32 statistics: each row's deviation, and
+        with LayerNorm its mean."""
         of_residual = self.heads is None and not self.of_branch
         item_size = micro_batch.residual_item_size if of_residual else micro_batch.item_size
         statistics = (1 + self.centred) * FLOAT32

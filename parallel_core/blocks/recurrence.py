@@ -65,7 +65,8 @@ class ShortConvolution(Block):
         yield elementwise(2 * size, 5 * size, 2)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of its input, and with context parallelism of the rank's share of the parameters."""
+        """Bytes kept for the backward, under "": of its input, and with context parallelism of the rank's share of the
+        parameters."""
         return {"": self._bytes(micro_batch) + shared_bytes(self.parameters(), micro_batch)}
 
 
@@ -98,8 +99,8 @@ class Recurrence(Block):
         yield Operation(PRODUCTS, Work(flops, moved, 1), Work(2.5 * flops, 2 * moved, 2))
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of queries, keys and values, of decays and rates in float32, and of the states between segments. A rank
-        has 1/(c t) of the heads, of whole sequences."""
+        """Bytes kept for the backward, under "": of queries, keys and values, of decays and rates in float32, and of
+        the states between segments. A rank has 1/(c t) of the heads, of whole sequences."""
         tensor, members = micro_batch.tensor, micro_batch.context.size
         width = (2 * self.keys * self.key_size + self.heads * self.value_size) // tensor * micro_batch.item_size
         width += self.heads // tensor * (1 + self.rated) * FLOAT32

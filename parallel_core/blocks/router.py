@@ -129,7 +129,8 @@ class Router(Block):
             yield from message(load.over, "all_reduce", counts * INT32, load.ranks, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the input where the router is trained, of the logits, and of the chosen experts' numbers."""
+        """Bytes kept for the backward, under "": of the input where the router is trained, of the logits, and of the
+        chosen experts' numbers."""
         item_size = FLOAT32 if self.in_float32 else micro_batch.item_size
         of_token = self.hidden_size * (not self.frozen) * item_size + self.experts * item_size + self.topk * INT32
         return {"": micro_batch.tokens_between * of_token}

@@ -47,8 +47,8 @@ class ShortcutLayer(AnyLayer):
         yield elementwise(3 * stream, 2 * stream).within("residual")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, where the first dense block and the router keep one input, unless the router
-        converts its own to float32 or, frozen, keeps none."""
+        """Path -> bytes that its parts keep for the backward, where the first dense block and the router keep one
+        input, unless the router converts its own to float32 or, frozen, keeps none."""
         kept = super().kept_bytes(micro_batch)
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 

@@ -83,9 +83,9 @@ class Indexer(Block):
         return super().forward_flops(tokens, seq_length) + scores
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages by which every tensor-parallel rank has all queries, keys and weights, and the same gradient of
-        them; with context parallelism each has the keys of the whole sequence and, with the indexer's loss, its share
-        of their gradient."""
+        """The messages by which, under sequence parallelism, each tensor-parallel rank gets the queries, keys and
+        weights of all tokens of the group; and those by which, under context parallelism, each rank gets the keys of
+        the whole sequence and, with the indexer's loss, its part of their gradient."""
         for width in self.widths:
             yield from micro_batch.enter(width)
         members, size = micro_batch.context.size, micro_batch.tokens * self.head_size * micro_batch.item_size
@@ -94,9 +94,9 @@ class Indexer(Block):
             yield from message("cp", "reduce_scatter", size * members, members, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the gradients of its loss, which are computed with the loss (""; 0 without a loss), and of k_norm's
-        input ("k_norm"; 0 if linear_wk is frozen without an adapter). Its linears' inputs are counted by attention's
-        projections."""
+        """Path -> bytes kept for the backward: of the gradients of its loss, which are computed with the loss (""; 0
+        without a loss), and of k_norm's input ("k_norm"; 0 if linear_wk is frozen without an adapter). Its linears'
+        inputs are counted by attention's projections."""
         queries, keys, weights = self.widths
         width = queries + micro_batch.context.size * keys + weights
         gradient = micro_batch.tokens * width * micro_batch.item_size if self.loss_coefficient else 0
@@ -123,7 +123,7 @@ class SparseAttention(CoreAttention):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> "SparseAttention":
-        """Core attention of the configuration's layer with this global number, from 0. sizes: the fields of
+        """Core attention of the configuration's layer with this global number, from 0. sizes: the first fields of
         `CoreAttention`, in order."""
         sparse, layers = config.sparse_attention, config.num_layers + config.multi_token_prediction.depths
         sources = [sparse.chosen_by(layer, config.num_layers) for layer in (number, number + 1)]
@@ -169,8 +169,8 @@ class SparseAttention(CoreAttention):
             yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that attention and the indexer keep, and those of the keys that this layer's indexer chose, unless
-        later layers use this choice, too (`kept_for_others`)."""
+        """Path -> bytes kept for the backward: by attention and the indexer, and for the keys that this layer's indexer
+        chose, unless later layers use this choice, too (`kept_for_others`)."""
         of_indexer = self.indexer.kept_bytes(micro_batch) if self.indexer else {}
         inner = {join("indexer", name): size for name, size in of_indexer.items()}
         return {"": self._own_bytes(micro_batch), **inner}

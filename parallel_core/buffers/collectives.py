@@ -1,10 +1,9 @@
 """The collectives around an update: sums of gradients before it, gathers of parameters after it.
 
 Stage 0 (plain data parallelism) sums each bucket on every replica. With the distributed optimizer ("ZeRO" stage 1,
-Rajbhandari et al., 2020) a replica is left with the sum of its own part, updates that, and the parts are gathered.
-If its state has several instances, each over a part of the replicas, a rank's part is also summed over those that
-own the same one. Either way the sum over replicas is made first and the others after it, the same additions in the
-same order.
+Rajbhandari et al., 2020) a replica is left with the sum of its own part, updates that, and the parts are gathered. If
+its state has several instances, each over a part of the replicas, a rank's part is also summed over those that own the
+same one. The sums over replicas are made first, the others (`other_sums`) after them.
 """
 
 from collections.abc import Iterator, Sequence

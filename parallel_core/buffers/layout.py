@@ -39,7 +39,7 @@ def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
 
 def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[tuple[int, Span]]:
     """For each intersection of one of `spans` with one of `others`, the index in `spans` and the intersection. In each
-    list spans ascend and do not overlap, so that it is walked through once."""
+    list spans must ascend and not overlap."""
     first = 0
     for number, span in enumerate(spans):
         while first < len(others) and others[first].stop <= span.start:

@@ -42,8 +42,8 @@ class SlotPlan:
 
 def slot_of(cell: Cell, cells: int) -> int:
     """The slot of cell `cell` of a rank's `cells`: inner cells have 1 and 0 in turns, the first and the last (of three
-    or more) both 2 (one or two cells: 0 and 1), so that no two cells which work one after the other share one. First
-    and last are often the embedding and the head, the largest."""
+    or more) both 2 (one or two cells: 0 and 1), so that no two neighbouring cells share one. First and last are often
+    the embedding and the head, the largest."""
     is_end = cells > ALTERNATING and cell in (0, cells - 1)
     return ALTERNATING if is_end else cell % ALTERNATING
 

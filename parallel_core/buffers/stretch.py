@@ -78,8 +78,7 @@ class Stretch:
 
     def to_array(self, values: Array) -> Array:
         """The values of the stretch, a vector, as the array that `place` describes; zero where that has other elements.
-        A view where the stretch is whole rows: of the parameters in an owned span, all but the first and the last are
-        whole."""
+        A view of contiguous values where the stretch is whole rows, else a copy."""
         if self._is_whole_rows:
             return values.reshape(self.place.shape)
         rows, inside = self._empty_rows(values.dtype)
@@ -87,8 +86,8 @@ class Stretch:
         return np.array(rows[inside])
 
     def to_vector(self, array: Array) -> Array:
-        """The values of the stretch, a vector, from the array that `place` describes; a view where the stretch is whole
-        rows."""
+        """The values of the stretch, a vector, from the array that `place` describes; a view of a contiguous array
+        where the stretch is whole rows, else a copy."""
         if self._is_whole_rows:
             return array.reshape(-1)
         rows, inside = self._empty_rows(array.dtype)

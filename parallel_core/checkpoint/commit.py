@@ -1,10 +1,12 @@
 """Atomic publication of directories.
 
 A checkpoint is written into a hidden directory of the same file system and renamed when every byte is on the disk; then
-`latest_checkpointed_iteration.txt` is replaced. A process that dies at any point leaves the earlier checkpoint the
-latest, and at most a hidden directory that the next save removes. Only rank 0 calls what is here.
+`latest_checkpointed_iteration.txt` is replaced. A process that dies before that leaves the earlier checkpoint the
+latest; the next save removes hidden directories that are left, or moves an earlier checkpoint that lies in one back to
+its place.
 
-A run deletes and replaces what it has written itself, by the id in the manifest; what another has written is moved.
+A run deletes and replaces checkpoints that it has written itself, by the id in the manifest; those of another run are
+moved.
 """
 
 import os
@@ -65,8 +67,8 @@ def begin(root: Path, iteration: int) -> Path:
 
 
 def clean(root: Path) -> None:
-    """Remove leftovers of interrupted saves in `root`; a checkpoint that was moved aside and whose replacement never
-    came goes back to its place."""
+    """Remove leftovers of interrupted saves and deletions in `root`; a checkpoint that was moved aside and whose
+    replacement never came goes back to its place."""
     for path in list(root.iterdir()):
         match = _HIDDEN.fullmatch(path.name)
         if _TEMPORARY.fullmatch(path.name):
@@ -149,21 +151,22 @@ def is_of(checkpoint: Path, run_id: str) -> bool:
 
 
 def of_runs(root: Path) -> list[Path]:
-    """Paths of what runs of any tool have left in `root`: the tracker file first, then checkpoints, figures and
-    events; empty if there is no such folder."""
+    """Paths of what runs, ours or Megatron-LM's, have left in `root`: the tracker file first, the rest (checkpoints,
+    metrics.jsonl, events.jsonl) in alphabetical order; empty if there is no such folder."""
     found = [path for path in root.iterdir() if _OF_A_RUN.fullmatch(path.name)] if root.is_dir() else []
     return sorted(found, key=lambda path: (path.name != TRACKER, path.name))
 
 
 def make_way(root: Path, iteration: int, run_id: str) -> Path | None:
-    """Move the checkpoint of this iteration, if another run has written it, to a new folder in `root`; that folder,
-    None if there is no such checkpoint."""
+    """Move the checkpoint of this iteration, unless the manifest says that the run with this id has written it, to a
+    new folder in `root` (`set_aside`); that folder, or None if nothing is moved."""
     final = root / checkpoint_name(iteration)
     return None if not final.exists() or is_of(final, run_id) else set_aside(root, [final])
 
 
 def set_aside(root: Path, paths: Iterable[Path]) -> Path:
-    """Move these files and folders of another run into a new folder in `root`; its path."""
+    """Move these files and folders, which lie in `root`, into a new folder earlier_N there, N the first free number
+    from 1; its path."""
     for number in count(1):
         folder = root / f"{EARLIER}_{number}"
         with suppress(FileExistsError):
@@ -212,7 +215,7 @@ def another(directory: Path) -> str:
 def overlooked(root: Path) -> str | None:
     """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or does not name the one
     that was published last of those that look whole (a save died before it was named, or the name was changed since).
-    None otherwise, also where the file is damaged or no checkpoint looks whole."""
+    None otherwise, also where the file is damaged, no checkpoint looks whole, or `root` is a checkpoint itself."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
         return None
@@ -241,12 +244,13 @@ def cannot_write(root: Path, needed: int, error: OSError) -> str:
 
 
 def steps(root: Path) -> list[int]:
-    """Iterations, ascending, of the published checkpoints in `root` whose files have their sizes."""
+    """Iterations, ascending, of the published checkpoints in `root` that look whole: the manifest can be read, and
+    files have their sizes. Raises OSError if `root` is no folder that can be read."""
     return sorted(int(path.name.rpartition("_")[2]) for path in _published(root) if _is_whole(path))
 
 
 def has_checkpoint(root: Path) -> bool:
-    """Whether `root` is one of our checkpoints, has one, or has a tracker file."""
+    """Whether `root` is one of our checkpoints, has one that looks whole, or has a tracker file."""
     return (root / MANIFEST).exists() or (root / TRACKER).exists() or newest_whole(root) is not None
 
 

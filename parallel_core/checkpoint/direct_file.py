@@ -39,7 +39,7 @@ class DirectFile:
         return bool(flag)
 
     def write(self, data: Any) -> None:
-        """Append the bytes of a buffer."""
+        """Append the bytes of a buffer; those that fill no block wait for the next `write`, or for `finish`."""
         rest = np.frombuffer(data, np.uint8)
         while rest.size:
             part = rest[: BLOCK - self._filled]

@@ -22,9 +22,9 @@ def is_inside(place: Path | str | None, folder: Path) -> bool:
 
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
     """The first finding for a run that cannot save into --save as the folder is now: it cannot be written, is itself a
-    checkpoint, or has an earlier run's checkpoints (`earlier_run`), though this run begins anew. looks_for_others: also
-    if another job writes there; one rank looks, before any rank of its own job can write. There is none without --save,
-    nor for a run that does not train (--skip-train)."""
+    checkpoint, or has checkpoints of an earlier run (`earlier_run`) that this run does not go on with.
+    looks_for_others: also if another job on this machine writes there; one rank looks, before any rank of its own job
+    can write. There is none without --save, nor for a run that does not train (--skip-train)."""
     checkpoint = config.training_config.checkpoint
     if checkpoint.output_dir is None or config.training_config.skip_train:
         return
@@ -47,8 +47,8 @@ def in_use(root: Path, by: object) -> Finding:
 
 
 def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
-    """The finding that another run has saved in the folder of --save, for a run that the caller knows to begin anew;
-    none with --overwrite-save."""
+    """The finding that an earlier run has saved in the folder of --save, for a run that the caller knows not to go on
+    with that one; none with --overwrite-save, or if nothing but figures and events is there."""
     there = [path.name for path in commit.of_runs(root) if path.name not in (commit.METRICS, commit.EVENTS)]
     if not there or checkpoint.overwrite_save:
         return

@@ -104,7 +104,7 @@ def inspect(options: argparse.Namespace) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit code, 1 if the checkpoint is damaged or there is none."""
+    """Run the command and return its exit code: 1 after a ValueError of `inspect` or an OSError, else 0."""
     options = parser().parse_args(argv)
 
     def work() -> None:

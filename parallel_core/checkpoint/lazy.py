@@ -1,8 +1,8 @@
 """Tensors that are read when their values are asked for, so that a conversion has one in memory at a time.
 
 An operation on them (a part, a concatenation, a transposition) is another such tensor, and reads its sources when it is
-read: a part of a tensor in a file (`InFile`) only the rows that it meets, of pieces (`Assembled`) only the pieces that
-it meets, of any other the whole tensor.
+read. A part reads only the rows that it meets of a tensor in a file (`InFile`), only the pieces that it meets of one
+made of pieces (`Assembled`), and the whole tensor of a plain `LazyTensor`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class LazyTensor:
         return prod(self.shape) * np.dtype(NUMPY[self.dtype]).itemsize
 
     def read(self) -> Array:
-        """The values, bfloat16 as the uint16 of its bits."""
+        """The values, bfloat16 as the uint16 of its bits, float8 as the uint8."""
         array = self.load()
         assert array.shape == self.shape, (array.shape, self.shape)
         return array
 
     def widened(self) -> Array:
-        """The values, 16-bit floats as float32, exactly; other types as they are."""
+        """The values, 16-bit floats as float32, exactly; other types as `read` gives them."""
         array = self.read()
         if self.dtype == "bfloat16":
             return from_bfloat16(array)
@@ -144,7 +144,7 @@ _COMPARED = 1 << 26
 
 
 def same_bits(one: LazyTensor, other: LazyTensor) -> bool:
-    """Whether two tensors have the same shape, type and bits; some rows are read at a time."""
+    """Whether two tensors have the same shape, type and bits; they are compared some rows at a time."""
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
     length, *rest = one.shape or (1,)

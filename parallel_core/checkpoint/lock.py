@@ -64,17 +64,19 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine in this process namespace, so that the system can tell if it still does."""
+        """Whether the holder's machine and process namespace are those of this process, so that the system can tell
+        whether the holder still runs."""
         return self.machine == machine("pid")
 
     @property
     def runs_here(self) -> bool:
-        """Whether it still runs on this machine in this process namespace; False if its start time is not known."""
+        """Whether the holder still runs, on this machine in this process namespace; False if its start time is not
+        known."""
         return self.is_here and self.start is not None and start_time(self.pid) == self.start
 
     @property
     def is_this(self) -> bool:
-        """Whether it is this process."""
+        """Whether the holder is this process; False if its start time is not known."""
         return self.runs_here and self.pid == os.getpid()
 
 
@@ -115,8 +117,8 @@ class FolderLock:
         """Take the lock of the folder, which is made if it is not there; nothing to do if this process holds it.
 
         Raises `InUse` if another job writes there. If the lock names a job elsewhere, which cannot be asked, this waits
-        until that job shows a sign of life (then `InUse`) or has been silent for so long that it has ended. say: prints
-        a line for the user.
+        until that job shows a sign of life (then `InUse`) or has been silent for `SILENCE_SECONDS`. say: prints a line
+        for the user.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         own = Holder.this()

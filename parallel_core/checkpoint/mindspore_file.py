@@ -104,7 +104,8 @@ class MindSporeFile(TensorFile):
         return crc32(self._map[position:].data, found)
 
     def tensor(self, name: str) -> LazyTensor:
-        """The tensor of this name, which is read when its values are asked for."""
+        """The tensor of this name, which is read when its values are asked for. Raises KeyError if the file has no
+        such tensor."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy
         return LazyTensor(shape, dtype, lambda: np.array(self._data(begin, end).view(kind)).reshape(shape))

@@ -89,8 +89,8 @@ def shares_of_all(config: AllConfig) -> bool:
 
 
 def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
-    """Three numbers: of groups of experts, of groups from which a token's experts may come, of a group's best experts
-    by whose scores it is chosen; Nones if all groups may be chosen."""
+    """(number of groups of experts, number of groups from which a token's experts may come, number of a group's best
+    experts whose scores add up to the group's); three times None if a token's experts may come from all groups."""
     rule = RoutingRule.of(config.moe_config)
     if rule.group_topk is None or rule.group_topk >= rule.groups:
         return None, None, None

@@ -37,11 +37,14 @@ _REMEDY = (
 
 
 def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: AllConfig) -> list[str]:
-    """A sentence for each entry given by a flag that `then`, the state of the checkpoint's scheduler, has and that is
-    another in `now`, that of the flags', whether or not the style of the schedule reads it; only the length over which
-    weight decay grows does not count where both keep it constant. None if --override-opt_param-scheduler or
-    --use-checkpoint-opt_param-scheduler says which state counts. If `then` has no schedule one sentence about that
-    alone, even with these flags. Lengths are told in steps with --train-iters, in samples with --train-samples."""
+    """A sentence for each entry that differs between `then`, the state of the checkpoint's scheduler, and `now`, the
+    state by the flags. Compared are the entries that flags give and that `then` has, also where the style of the
+    schedule does not read them, but not the length over which weight decay grows where both keep it constant.
+
+    Empty if --override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler says which state counts. If `then`
+    has no schedule: one sentence about that alone, even with these flags. Lengths are told in steps, with
+    --train-samples in samples.
+    """
     if not isinstance(then.get("num_steps"), int | float):
         return ["the checkpoint was saved without its schedule; load the weights alone by --no-load-optim"]
     optimizer = config.optimizer_config

@@ -57,7 +57,7 @@ def as_lazy(tensors: Mapping[str, Array | LazyTensor]) -> dict[str, LazyTensor]:
 
 def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
     """Write a file from (name of a tensor or "" for the header, bytes) in order, and bring it to the disk. Several
-    blocks may have one name."""
+    blocks may have one name. Returns the file's size and checksums."""
     size, checksums = 0, dict[str, int]()
     with path.open("wb", buffering=0) as raw:
         file = DirectFile(raw)
@@ -75,7 +75,7 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
 def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]") -> str | None:
     """A sentence about a file that is missing, unreadable, or differs from its record in size or checksums, with the
     names of up to five damaged tensors; None if it does not. All bytes are read, but for a record without checksums,
-    where the size alone is compared. opens: `TensorFile` or a subclass."""
+    where the size alone is compared. opens: the function that opens it, such as `TensorFile`."""
     if not path.is_file():
         return f"{path}: missing"
     if path.stat().st_size != record.size:

@@ -1,5 +1,6 @@
 """The first differences of two runs' steps, in the order in which a step computes: weights, data, activations, loss,
-gradients, norm and rates, updates. A difference is one that rounding in the runs' types does not explain."""
+gradients, norm and rates, updates. A difference is one that rounding in the runs' types does not explain or, if
+exactness is asked for, any."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -45,7 +45,7 @@ class ComparedRun:
         return sorted(self._recorded)
 
     def figures(self, step: int) -> Step:
-        """Step `step` with its logged figures alone: no activations, gradients or weights."""
+        """Step `step` with its logged figures alone, none if it is not known: no activations, gradients or weights."""
         return Step(self._curve.get(step, {}), self.dtype)
 
     @property

@@ -14,7 +14,7 @@ from parallel_core.findings import ConfigError, Finding
 
 
 class Unjudged(Exception):
-    """A rule read a value that is wrong or not known, so that it finds nothing."""
+    """The exception that ends a rule which reads a value that is wrong or not known (`Unknown`); `judge` catches it."""
 
 
 class Unknown:
@@ -185,8 +185,8 @@ class Config:
         complain(judge((type(self).rules,), self))
 
     def derive(self) -> None:
-        """Fill the fields whose default follows from other fields, each by `fill`; then adjust those that do not
-        fit."""
+        """In a subclass: fill the fields whose default follows from other fields, each by `fill`, then adjust those
+        that do not fit. Here: nothing."""
 
     def fill(self, name: str, value: Callable[[], Any]) -> None:
         """Give field `name` the value that `value()` derives, if it is None; `Unknown` if that reads a value that is
@@ -198,7 +198,7 @@ class Config:
                 setattr(self, name, Unknown())
 
     def rules(self) -> Iterable[Finding]:
-        """Findings about fields of this section that do not go together."""
+        """In a subclass: findings about fields of this section that do not go together. Here: none."""
         return ()
 
     def breaks(self, name: str, rule: str, fix: str = "change one of them", value: Any = None) -> Finding:

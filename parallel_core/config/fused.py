@@ -20,7 +20,7 @@ class FusedOperators:
     """Operators, by the kernels' names, that run by the device's fused operator where there is one.
 
     A device without the fused operator computes the same: attention in blocks, which keep little for the backward,
-    the others as without the switch.
+    the others as without the switch. Raises AssertionError for an operator that has no switch (`NAMES`).
     """
 
     operators: tuple[str, ...] = ()

@@ -46,8 +46,8 @@ def _is_number(word: str) -> bool:
 
 
 def wrong_pattern(pattern: Any, layers: int, zero: str, one: str) -> Iterator[str]:
-    """The rules, as texts, that a pattern of layers breaks. It is a number (every so many-th layer), or a list by layer
-    of 0 (`zero`) and 1 (`one`)."""
+    """The rules, as texts, that a pattern of layers breaks: a number (every so many-th layer) must be at least 1, a
+    list must have a 0 or a 1 for each of `layers` layers. zero, one: the words for what 0 and 1 mean, in the texts."""
     if isinstance(pattern, list) and len(pattern) != layers:
         yield f"has {len(pattern)} entries, must have --num-layers {layers}"
     if isinstance(pattern, list) and any(entry not in (0, 1) for entry in pattern):

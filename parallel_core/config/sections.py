@@ -15,7 +15,8 @@ from parallel_core.findings import shown
 
 @dataclass(kw_only=True)
 class Sections:
-    """The sections of a configuration, for rules between several; `AllConfig` derives and checks."""
+    """The sections of a configuration side by side, as rules between several of them read it; the subclass `AllConfig`
+    fills and checks them."""
 
     model_config: ModelConfig
     training_config: TrainingConfig = field(default_factory=TrainingConfig)
@@ -42,8 +43,8 @@ class Sections:
 
     @property
     def against_pairs(self) -> str:
-        """The first flag, with its value, with which no forward can run beside a backward on a stage (recomputation of
-        whole layers, offloading of activations, ZeRO stages 2 and 3); "" if none is given."""
+        """The first flag, as messages show it, with which no forward can run beside a backward on a stage
+        (recomputation of whole layers, offloading of activations, ZeRO stages 2 and 3); "" if none is given."""
         recompute, stage = self.recompute_config, self.training_config.gradient.zero_stage
         found = {
             "--recompute-granularity full": recompute.recompute_granularity == "full",

@@ -1,5 +1,6 @@
 """A configuration as plain data: nested sections, as in files and manifests, and values by path, such as
-"model_config.rope_scaling.factor". `Config.to_dict` gives plain data, `build` reads it back."""
+"model_config.rope_scaling.factor". `Config.to_dict` gives nested sections, `values_of` the values in them by path, and
+`build` a configuration of such values."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
@@ -39,7 +40,8 @@ def put(settings: dict[str, Any], path: str, value: Any) -> None:
 
 
 def fits(value: Any, path: str) -> bool:
-    """Whether a value is not None and has the type of the option at a path. Raises KeyError if there is no option."""
+    """Whether a value is not None and has the type of the option at a path. Raises KeyError for a value other than None
+    at a path of no option."""
     return value is not None and has_type(value, OPTIONS[path].type)
 
 

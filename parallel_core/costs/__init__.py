@@ -1,7 +1,5 @@
-"""Figures that follow from the configuration alone: operations, parameters, bytes between ranks, bytes of memory.
-
-Each is a sum over `parallel_core.blocks`.
-"""
+"""Figures that follow from the configuration alone: floating-point operations of a training, bytes that ranks send,
+bytes of memory. They are computed from the blocks of `parallel_core.blocks`."""
 
 from parallel_core.costs.activations import kept_bytes, peak_kept_bytes
 from parallel_core.costs.memory import BufferBytes, MemoryBytes, buffer_bytes, memory, on_host

@@ -30,7 +30,8 @@ def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
 
 
 class Moment(NamedTuple):
-    """The bytes that a rank of a stage keeps while it runs one computation of the schedule."""
+    """The bytes that a rank of a stage keeps while it runs one computation of the schedule: `kept` + `again`, where
+    `again` is below 0 in a backward that has freed more than parts that run again take."""
 
     action: Compute
     kept: int
@@ -40,9 +41,11 @@ class Moment(NamedTuple):
 
 
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
-    """The bytes kept during each of the stage's computations, in the schedule's order. kept: bytes of a micro-batch in
-    each chunk from its forward to its backward; in_backward: the most that exists while its backward runs, `kept`
-    included."""
+    """The bytes kept during each of the stage's computations, in the schedule's order, for `enough_micro_batches`.
+
+    kept: for each chunk the bytes of a micro-batch from its forward to its backward. in_backward: for each chunk the
+    bytes that exist in place of `kept` while its backward runs.
+    """
     config = plan.config
     parallel = config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage

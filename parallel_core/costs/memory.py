@@ -33,7 +33,8 @@ class BufferBytes:
 
 @dataclass(frozen=True)
 class MemoryBytes(BufferBytes):
-    """Bytes of one rank: its buffers, and activations."""
+    """Bytes of one rank: its buffers, and activations. `offloaded_activations` is the difference that activations in
+    host memory make to the peak (`on_host`)."""
 
     activations: int
     """The most bytes that are kept at once for backward passes (`peak_kept_bytes`), wherever they lie."""
@@ -50,7 +51,7 @@ class MemoryBytes(BufferBytes):
 
 
 def memory(plan: StagePlan) -> MemoryBytes:
-    """The bytes that each rank of a pipeline stage allocates."""
+    """The bytes of buffers and activations of each rank of a pipeline stage; temporary memory is not counted."""
     activations = peak_kept_bytes(plan)
     return MemoryBytes(**vars(buffer_bytes(plan)), activations=activations, offloaded_activations=on_host(plan))
 

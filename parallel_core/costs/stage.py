@@ -1,4 +1,4 @@
-"""One rank of a pipeline stage as planned: chunks, named parameters, flat buffers. All costs are computed from this."""
+"""One rank of a pipeline stage as planned: chunks, named parameters, flat buffers; and the FLOPs of a training."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ class StageParameter(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StagePlan:
-    """One rank of a pipeline stage as planned, tensor-parallel rank 0 of a replica, with everything that costs ask of
-    it; each answer is computed once."""
+    """One rank of a pipeline stage as planned, tensor-parallel rank 0 of a replica: its chunks, parameters and
+    buffers."""
 
     config: AllConfig
     stage: int
@@ -73,8 +73,8 @@ class StagePlan:
 
     @cached_property
     def coordinates(self) -> Coordinates:
-        """Kind of group -> the place in it of this rank, which is tensor-parallel rank 0 of its replica, and its size,
-        for the groups that buffers are laid out by; of `dp` only the size is right, its place is 0."""
+        """Kind of group -> (place of this rank in the group, size of the group), for the groups that buffers are laid
+        out by. The place in `dp` is always given as 0, and on a middle stage that in `embedding` as 1."""
         parallel = self.config.parallel_config
         tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
         replicas = parallel.data_parallel_size * parallel.context_parallel_size

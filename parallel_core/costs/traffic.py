@@ -1,4 +1,4 @@
-"""Bytes between ranks: what one rank sends in a training step, to the byte.
+"""Bytes between ranks: the messages that one rank sends in a training step.
 
 Per layer and micro-batch, forward and backward together, with a the bytes of hidden states [s, b, h] (s the length of
 a context-parallel rank's shard), n heads and g key/value groups of d channels, t the tensor-parallel, u the Ulysses and
@@ -64,7 +64,7 @@ OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embe
 def pipeline(plan: StagePlan) -> Iterator[Message]:
     """Messages of one micro-batch from a rank of the stage to other stages: hidden states to the next chunk, gradients
     to the one before; none where that chunk is on the same stage or does not exist. With --variable-seq-lengths, or
-    where choices of keys travel along, each message comes after one with its sizes."""
+    where choices of keys travel along, there is for each a further message with its sizes (three int32)."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
@@ -183,8 +183,8 @@ def step_traffic(plan: StagePlan) -> list[Message]:
     """The messages of a rank of a stage in one training step; equal messages are one entry. The few numbers that
     --log-params-norm and its like sum where a line is logged are not among them.
 
-    All data-parallel replicas send the same, unless the distributed optimizer has each sum its own part of the
-    gradients that are partial over tensor parallelism.
+    They are those of the replica `plan.replica`; with the distributed optimizer or hot experts other replicas may send
+    more or less.
     """
     counts: Counter[Message] = Counter()
     for one in step(plan):

@@ -156,10 +156,10 @@ class BlendedMegatronDatasetBuilder:
         """Train, valid and test data; None for a split that gets no share of the data, and for all on a rank that
         builds none (`is_built_on_rank`).
 
-        A split has at least as many samples as are needed, but a blend without weights at most one epoch. Raises
-        ValueError for files that are missing or damaged, for ids outside the vocabulary among the first 4,194,304 of a
-        file, for a split that is asked for samples and has no tokens, and for a blend with weights that are not above 0
-        or without a number of samples.
+        A split has at least as many samples as are needed, but a blend of several files without weights at most one
+        epoch. Raises ValueError for files that are missing or damaged, for ids outside the vocabulary among the first
+        4,194,304 of a file, for a split that is asked for samples and has no tokens, for a file of a blend without a
+        sample for the split, and for a blend with weights that are not above 0 or without a number of samples.
         """
         if not self.is_built_on_rank():
             return [None] * len(Split)
@@ -245,8 +245,8 @@ def build_train_valid_test_datasets(
     config: GPTDatasetConfig, sizes: Sequence[int | None]
 ) -> tuple[Dataset | None, Dataset | None, Dataset | None]:
     """Train, valid and test data of `config` with at least `sizes` samples each (None: one epoch, which is also the
-    most that a blend without weights gives), mock data where `config.mock`; None for a split without a share. Raises
-    ValueError as `BlendedMegatronDatasetBuilder.build`."""
+    most that a blend of several files without weights gives), mock data where `config.mock`; None for a split without
+    a share. Raises ValueError as `BlendedMegatronDatasetBuilder.build`."""
     cls = MockGPTDataset if config.mock else GPTDataset
     train, valid, test = BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()
     return train, valid, test

@@ -17,8 +17,9 @@ Provider = Callable[[Sequence[int | None]], Sequence[Any]]
 
 
 def datasets_provider(config: AllConfig) -> Provider:
-    """The provider that `pretrain` asks for data. Raises ValueError for mistakes in flags; those in files raise it here
-    or when the provider is called."""
+    """The provider that `pretrain` asks for data: a function from the numbers of samples of train, valid and test to
+    their data sets, None for a split without a share. Raises ValueError for mistakes in flags; those in files raise it
+    here or when the provider is called."""
     if config.dataset_config.instruction.enabled:
         return instruction_datasets(config)
     if config.dataset_config.instruction.sft:

@@ -25,8 +25,8 @@ MOCK_TOKENIZER = "NullTokenizer"
 
 
 def tokenizer_options(config: AllConfig) -> TokenizerOptions:
-    """The options of the tokenizer that the flags describe; without a tokenizer data are ids of the model's
-    vocabulary."""
+    """The options of the tokenizer that the flags describe; without --tokenizer-type those of NullTokenizer, whose ids
+    are the model's vocabulary."""
     data, settings, model = config.dataset_config, config.dataset_config.tokenizer, config.model_config
     vocab_size = model.unpadded_vocab_size or model.vocab_size
     kind = data.tokenizer_type or MOCK_TOKENIZER

@@ -82,7 +82,7 @@ class GPTDataset:
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
         """The sequences of the files `path_prefix`.bin and .idx. Raises ValueError when files are missing or damaged,
-        or one of the first 4,194,304 ids exceeds the vocabulary; later ids are not looked at."""
+        or one of the first 4,194,304 ids is not below the vocabulary's size; later ids are not looked at."""
         assert path_prefix is not None
         dataset = IndexedDataset(path_prefix, config.mmap_bin_files)
         largest = int(dataset.tokens[:_TOKENS_CHECKED].max(initial=0))

@@ -206,7 +206,7 @@ class IndexedDataset:
 
 
 class IndexedDatasetBuilder:
-    """Writes `PREFIX.bin` and `PREFIX.idx`. Neither has its name before `finalize`.
+    """Writes `PREFIX.bin` and `PREFIX.idx`, which get these names only with `finalize`.
 
     with IndexedDatasetBuilder(prefix, np.uint16) as builder:
         builder.add_document(tokens, lengths=[len(tokens)])

@@ -47,7 +47,7 @@ class FirstSamples:
         return self.dataset[i % self.samples_per_epoch]
 
     def documents_of(self, i: int) -> str:
-        """The documents of sample `i`, as text, with its number in the data set."""
+        """The number in the data set of sample `i` and, where the data set tells them, its documents, as text."""
         return described(self.dataset, i % self.samples_per_epoch)
 
 

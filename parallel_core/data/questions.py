@@ -23,7 +23,8 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A question and its answer as token ids."""
+    """A question and its answer as token ids; with a template the answer has the texts and tokens that it puts behind
+    an answer, too."""
 
     prompt: list[int]
     answer: list[int]

@@ -66,8 +66,8 @@ class MegatronPretrainingSampler(_Sampler):
 
 @dataclass
 class MegatronPretrainingRandomSampler(_Sampler):
-    """Sampler in a new random order each epoch, for ever (`--dataloader-type cyclic`); a loop over it gives what is
-    left of the epoch, without samples that do not fill a global micro-batch. Raises ValueError if the data do not fill
+    """Sampler in a new random order each epoch (`--dataloader-type cyclic`); a loop over it gives what is left of the
+    epoch, without samples that do not fill a global micro-batch. Raises ValueError if the data do not fill
     one, for consumed samples that are no multiple of one, and for a micro-batch below 1."""
 
     data_sharding: bool

@@ -22,7 +22,8 @@ def first_hot(count: int) -> Hot:
 
 
 def hottest(tokens: Array, count: int) -> Hot:
-    """The `count` experts with the most tokens; of equal ones those with the lower number. tokens [E]."""
+    """The numbers, ascending, of the `count` experts with the most tokens; of equal ones those with the lower number.
+    tokens [E]: the number of tokens of each expert."""
     return tuple(sorted(np.argsort(-tokens, kind="stable")[:count].tolist()))
 
 

@@ -117,7 +117,7 @@ def relative_slope(scores: Array, rule: RoutingRule) -> Array:
 
 
 def scores(logits: Array, rule: RoutingRule) -> Array:
-    """The scores [T, E] that experts are chosen by; the logits where a softmax follows over the chosen ones."""
+    """The scores [T, E] of all experts, without bias or balance; the logits if a softmax of the chosen ones follows."""
     if rule.scores_alone:
         return lone_scores(logits, rule)
     return softmax(logits) if rule.pre_softmax else logits
@@ -158,10 +158,7 @@ def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gra
 
 
 def best(values: Array, count: int) -> Array:
-    """The columns of the `count` largest values in each row, int32 [T, count], largest first; of equal ones the first.
-
-    For few columns this is several times as fast as a partition.
-    """
+    """The columns of each row's `count` largest values, int32 [T, count], largest first; of equal ones the first."""
     chosen = np.empty((len(values), count), np.int32)
     left, rows = values.copy() if count > 1 else values, np.arange(len(values))
     for place in range(count):
@@ -172,7 +169,8 @@ def best(values: Array, count: int) -> Array:
 
 
 def within_best_groups(values: Array, rule: RoutingRule) -> Array:
-    """The scores [T, E], -inf outside of a token's best groups (if limited) by the sums of each one's best scores."""
+    """The scores `values` [T, E], with -inf outside of a token's `group_topk` best groups, by the sum of a group's
+    `counted_of_group` best scores. Without `group_topk` it is `values` itself."""
     if not rule.group_topk:
         return values
     grouped = values.reshape(len(values), rule.groups, -1)
@@ -280,10 +278,8 @@ def log_sum_exp(logits: Array) -> Array:
 
 
 def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:
-    """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2); weights: w, [T, E].
-
-    For scores of each logit on its own, divided by their sum, it is a softmax's gradient times `relative_slope`.
-    """
+    """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2); weights: w, [T, E],
+    None for a loss without the first sum."""
     result = np.zeros(logits.shape, logits.dtype)
     if z_weight:
         result += softmax(logits) * (2 * z_weight * log_sum_exp(logits))[:, None]

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Activation:
-    """One value of --hidden-act: the operator that computes it, and whether it is gated."""
+    """One value of --hidden-act: the operator that computes it, the one where it is not fused with the bias
+    (`without_fusion`; None: the same), and whether it is gated."""
 
     operator: str
     """Name of the operator of `pynative.kernels` that computes the activation."""
@@ -41,8 +42,8 @@ QUICK_SLOPE = 1.702
 
 
 class GatedUnit(NamedTuple):
-    """A gated activation, a(min(gain x gate, limit)) x (clip(up, -limit, limit) + offset) (gpt-oss, 2025; the gain:
-    Falcon-H1, 2025)."""
+    """A gated activation of two halves g and u, a(min(gain x g, limit)) x (clip(u, -limit, limit) + offset), where
+    `gate` names the operator a (gpt-oss, 2025; the gain: Falcon-H1, 2025)."""
 
     gate: str
     """Name of the operator a."""
@@ -52,7 +53,7 @@ class GatedUnit(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Whether the activation clips gate and up (`limit`) or adds to up (`offset`); a gain alone does not count."""
+        """Whether the activation has a `limit` or an `offset`; a gain alone does not count."""
         return bool(self.limit != math.inf or self.offset)
 
 

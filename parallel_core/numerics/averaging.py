@@ -69,15 +69,18 @@ class Averaging:
         return 1.0 if sums_first else 1.0 / self.replicas
 
     def seed(self, weight: Weight) -> float:
-        """The gradient of a micro-batch's loss from which its backward pass starts."""
+        """The gradient of a micro-batch's loss from which its backward pass starts. If tokens count alike
+        (`per_token`): the loss scale, times the tokens where the loss is their mean. Else the loss scale /
+        `micro_batches`, divided by the tokens, too, where the loss is their sum."""
         if self.per_token:
             return (weight.tokens if weight.is_mean else 1.0) * self.loss_scale
         mean = 1.0 if weight.is_mean else 1.0 / max(weight.tokens, 1.0)
         return mean / self.micro_batches * self.loss_scale
 
     def gradient_scale(self, global_tokens: float) -> float:
-        """The factor of the gradients after the sum over micro-batches and replicas. global_tokens: tokens of the
-        global batch that count."""
+        """The factor of the gradients after the sum over micro-batches and replicas: 1 / global_tokens if tokens count
+        alike (`per_token`), else 1 / replicas; divided by `factor_before_sum` and by the loss scale. global_tokens:
+        tokens of the global batch that count, taken for 1 if fewer."""
         average = 1.0 / max(global_tokens, 1.0) if self.per_token else 1.0 / self.replicas
         return average / self.factor_before_sum / self.loss_scale
 

@@ -9,7 +9,8 @@ Array: TypeAlias = NDArray[Any]
 
 
 class DType(NamedTuple):
-    """A type of numbers."""
+    """A type of numbers: the bytes of one, and the type's names in safetensors files, in numpy (of the type with the
+    same bits) and in MindSpore's .ckpt files."""
 
     bytes: int
     safetensors: str

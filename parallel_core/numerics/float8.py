@@ -17,7 +17,8 @@ LARGEST = np.finfo(np.float32).max
 
 
 class Float8(NamedTuple):
-    """One of the two 8-bit formats, E4M3 and E5M2."""
+    """One of the two 8-bit formats, E4M3 and E5M2: bits of the mantissa, exponent of the smallest normal number, and
+    the largest number."""
 
     mantissa: int
     """The number of bits of the mantissa."""
@@ -58,8 +59,8 @@ def lower_power(amax: Array, form: Float8) -> Array:
 
 def shared_exponent(amax: Array, form: Float8) -> Array:
     """The scales of MXFP8: the inverse of the smallest power of two, from 2^-127 on, that is not below amax / (the
-    format's largest number) ("Recipes for Pre-training LLMs with MXFP8", Mishra et al., 2025); 2^127 where amax is
-    0."""
+    format's largest number) ("Recipes for Pre-training LLMs with MXFP8", Mishra et al., 2025); 2^127 where amax is 0,
+    2^-128 where it is not finite."""
     bits = (amax * np.float32(1 / form.largest)).view(np.uint32)
     exponent, mantissa = (bits >> 23).astype(np.int32), bits & np.uint32(0x7FFFFF)
     is_subnormal = (exponent == 0) & (mantissa <= 0x400000)

@@ -1,7 +1,8 @@
 """Recipes of 8-bit training: the format and the scales of each operand of a linear's three products.
 
-y = x W^T, dx = dy W, dW = dy^T x with x [r, i], W [o, i], dy [r, o]. Blocks lie along the axis that a product sums
-over, so that an operand of two products is rounded for each of them by itself.
+y = x W^T, dx = dy W, dW = dy^T x with x [r, i], W [o, i], dy [r, o]. Each operand is in two products. Blocks lie along
+the axis that a product sums over, so that an operand is rounded for each of its products by itself; a weight in square
+blocks, or an operand with one scale, is rounded alike for both.
 """
 
 from typing import NamedTuple

@@ -19,7 +19,8 @@ from parallel_core.numerics.dtypes import Array
 
 @dataclass(frozen=True)
 class StreamRule:
-    """The settings of one hyper-connection."""
+    """The settings of one hyper-connection: the number of streams, and of the iterations by which `comb` becomes doubly
+    stochastic (0: streams are only read, without `post` and `comb`); the epsilons of these weights and of the norm."""
 
     streams: int
     """The number of residual streams, n."""
@@ -45,7 +46,9 @@ class StreamRule:
 
 
 class StreamWeights(NamedTuple):
-    """The weights by which a block reads and updates the streams of T tokens."""
+    """The weights by which a block reads and updates n streams of T tokens: `pre` [n, T] of each stream in its input,
+    `post` [n, T] of its output in each stream, `comb` [n, n, T] of stream j in stream k afterwards; post and comb are
+    None where streams are only read."""
 
     pre: Array
     """[n, T]: of each stream in the block's input."""
@@ -85,7 +88,8 @@ def stream_weights(u: Array, rule: StreamRule) -> StreamWeights:
 
 
 def stream_weights_gradient(u: Array, rule: StreamRule, gradient: StreamWeights) -> Array:
-    """The gradient of u [m, T] from that of the weights."""
+    """The gradient of `stream_weights`' argument u [m, T]. u, rule: as given to `stream_weights`; gradient: that of the
+    weights it returned, without post and comb where streams are only read."""
     du = np.empty_like(u)
     (of_pre, *others), epsilon = rule.groups, np.float32(rule.epsilon)
     sigmoid = _sigmoid(u[of_pre])

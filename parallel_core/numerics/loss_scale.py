@@ -98,7 +98,8 @@ class DynamicLossScaler(LossScaler):
 class DeepSpeedLossScaler(LossScaler):
     """DeepSpeed's DynamicLossScaler: the scale doubles in the clean steps number `window` + 1, 2 `window` + 1, ...
     since the last overflow or the beginning. It halves, down to `min_scale`, at an overflow, but for the first
-    `hysteresis` - 1 since the hysteresis was restored."""
+    `hysteresis` - 1 since the hysteresis was restored: by a doubling, with `consecutive_hysteresis` by any clean
+    step."""
 
     scale: float = 2.0**16
     min_scale: float = 1.0

@@ -8,7 +8,8 @@ from parallel_core.planner.search import Found
 
 
 class StageAnswer(TypedDict):
-    """Planned memory of one rank of a pipeline stage, in bytes."""
+    """Planned memory of one rank of a pipeline stage, in bytes: the peak by part, their sum `total_bytes` and its
+    range, and what is reserved beside it. `peak`: the computation during which it occurs, in words."""
 
     total_bytes: int
     """Bytes that the program allocates at the peak: the sum of `parts`. `low_bytes` and `high_bytes` are its range."""
@@ -29,7 +30,8 @@ class MemoryAnswer(TypedDict):
 
 
 class TimeAnswer(TypedDict):
-    """Planned time of one training step, in seconds; `low` and `high` are its range."""
+    """Planned time of one training step, in seconds: `total`, its range, the parts that add up to it, and messages
+    hidden beside computation, which are in none of these."""
 
     total: float
     low: float
@@ -41,7 +43,7 @@ class TimeAnswer(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """The time of --train-iters steps."""
+    """The time of all steps of the run."""
 
     days: float
     device_hours: float
@@ -58,7 +60,8 @@ class LayoutAnswer(TypedDict):
 
 
 class ReliabilityAnswer(TypedDict):
-    """The answer of --mtbf-hours: failures of devices, and checkpoints against them."""
+    """The answer of --mtbf-hours: mean hours between failures of the job, the seconds of training between two
+    checkpoints that are best, and the part of the wall time that training keeps then."""
 
     mean_hours_between_failures: float
     """Mean hours between failures of the job."""

@@ -18,7 +18,7 @@ MILLISECONDS, MEBIBYTE = 1e-3, 2.0**20
 
 
 class Row(NamedTuple):
-    """The figures of one part, in seconds or bytes."""
+    """The figures of one part, in seconds or bytes; `measured` is None where nothing can measure it."""
 
     part: str
     predicted: float
@@ -54,7 +54,7 @@ class Quantity:
 @dataclass(frozen=True)
 class Comparison:
     """The plan beside one measured step of one rank, which is of the stage `stage`; `device`: the name of the device of
-    the plan."""
+    the plan; `source`: of the device's calibration."""
 
     step: int
     stage: int

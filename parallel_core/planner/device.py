@@ -18,7 +18,8 @@ ENGINES = ("megatron", "pynative")
 
 @dataclass(frozen=True)
 class Link:
-    """The connection of a device to others, inside of a node or between nodes."""
+    """The connection of a device to others, inside of a node or between nodes: published bytes a second, and seconds
+    until the first byte of a message arrives."""
 
     bandwidth: float
     """Published bytes a second that a device sends over it."""
@@ -36,7 +37,9 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fractions of the published peaks that programs reach, and other measured figures; one set for a device's kind."""
+    """Fractions of the published peaks that programs reach on a kind of device; and seconds of a launch (`launch`), the
+    exponent by which bandwidth falls with the nodes (`congestion`), a rank's speed beside idle cores (`alone`), and its
+    waits for slower ranks as parts of what it computes (`uneven`, `meeting`)."""
 
     products: float
     """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
@@ -171,7 +174,8 @@ def load_device(path: Path) -> Device:
 
 
 def device_file(device: Device) -> dict[str, Any]:
-    """The content of a YAML file that describes the device."""
+    """The content of a YAML file that describes the device, for `load_device`: keys -> values, without keys of the
+    calibration that are None."""
     content = asdict(device)
     for name in _UNMEASURED:
         if content["calibration"][name] is None:

@@ -1,7 +1,7 @@
 """The memory that a program needs beside what blocks describe: tensors that it keeps, and buffers.
 
-`megatron` is Megatron-Core on Transformer Engine; `pynative` is this project's own engine. u is a micro-batch's hidden
-states on one rank, T its tokens, k the experts of a token, f an expert's width.
+`megatron` is Megatron-Core on Transformer Engine; `pynative` is this project's own engine. T is the number of a
+micro-batch's tokens on one rank, k that of a token's experts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -103,8 +103,9 @@ class Engine:
         return max((self._of_backward(layer, micro_batch) for _, layer in chunk.decoder.layers.layers), default=0.0)
 
     def of_head(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
-        """Part -> bytes that exist only in the output layer's backward, whose input sequence parallelism gathers; empty
-        for a chunk without one."""
+        """Part -> bytes that exist only in the backward of the chunk's output layer: a buffer for its weight's
+        gradient, its input gathered for sequence parallelism (each 0 if there is none), and gradients of activations.
+        Empty for a chunk without an output layer."""
         linear = chunk.output_layer
         if linear is None:
             return {}

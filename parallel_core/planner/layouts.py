@@ -118,9 +118,9 @@ def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
 def all_layouts(config: AllConfig, world_size: int) -> Iterator[Layout]:
     """Every layout whose degrees (powers of two, but for pipeline stages) divide what they share: heads, layers,
     experts, `world_size` devices and the last batch size; with micro-batches of 1, 2, 4, 8, up to 4 chunks on a stage
-    if the number of stages divides that of micro-batches, and each choice of recomputation (those of experts with
-    experts alone). ZeRO's stages are 1, 2, 3; with a single replica, context-parallel ranks counted as replicas, 0
-    alone. Context parallelism leaves a rank 4096 tokens or more."""
+    if the number of stages divides that of micro-batches, and each choice of recomputation (those of experts only if
+    the model has experts). ZeRO's stages are 1, 2, 3; with a single replica, context-parallel ranks counted as
+    replicas, 0 alone. Context parallelism leaves a rank 4096 tokens or more."""
     model, experts, batch = config.model_config, config.moe_config.num_experts or 1, config.batch_sizes.final
     tensors = [size for size in powers(world_size) if model.num_attention_heads % size == 0]
     contexts = [1, *(size for size in powers(world_size) if size > 1 and model.seq_length // size >= 4096)]

@@ -16,7 +16,9 @@ from parallel_core.schedules.generators import SPLIT
 
 @dataclass(frozen=True)
 class StageMemory(Prediction):
-    """Bytes that the program allocates on a rank of a stage at its peak, by part."""
+    """Bytes that the program allocates on a rank of a stage at its peak, by part; beside these what the runtime and its
+    allocator hold (`reserved`), and by part what lies in host memory or files (`elsewhere`). `when`: the computation
+    during which the peak occurs."""
 
     reserved: float
     """Bytes beside the parts: memory that the runtime keeps, and memory that its allocator cannot use."""
@@ -56,7 +58,8 @@ def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMe
 
 
 class Needed(NamedTuple):
-    """A computation of a stage, and the bytes by part that exist only while it runs (its gradients of activations)."""
+    """A computation of a stage, and part -> bytes that exist only while it runs (`transients`; empty but for a
+    backward)."""
 
     moment: Moment
     transients: dict[str, float]
@@ -68,8 +71,8 @@ class Needed(NamedTuple):
 
 
 def course(plan: StagePlan, engine: Engine) -> list[Needed]:
-    """The bytes in use beside flat buffers and workspace during each of the stage's computations, in order, for as many
-    micro-batches of a step as show warm-up, steady state and drain."""
+    """The bytes in use during each of the stage's computations, in order, for as many micro-batches of a step as show
+    warm-up, steady state and drain. Flat buffers, buffers for weight gradients and the workspace are left out."""
     micro_batch, elsewhere = plan.micro_batch, [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
     extra = [engine.kept_beside(chunk, micro_batch) for chunk in plan.chunks]
     kept = [sum(c.kept_bytes(micro_batch).values()) for c in plan.chunks]

@@ -1,4 +1,5 @@
-"""The plan of a run, on a device or without one: whether it fits, and how long each part of a step takes."""
+"""The plan of a run on a kind of device, made without such a device: whether it fits, how long each part of a step
+takes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ DEVICES = {True: "CPU", False: "Ascend-910B"}
 
 @dataclass(frozen=True)
 class Beyond:
-    """Options of other programs that training here does not have, but that change how long a step takes there."""
+    """Options that training here does not have, but that change how long a step takes in programs that do."""
 
     products_in: str = ""
     """The type of the inputs of products, if it is not the one that layers compute in (--fp8-format)."""
@@ -47,7 +48,7 @@ class Plan:
     def of_run(cls, config: AllConfig) -> "Plan":
         """The plan of a run of this program, on the device of --plan-device, or the default one for a CPU or an Ascend.
         The program that the device's description names (`engine`) is replaced by this one, with fused attention. Raises
-        ConfigError for an unknown device."""
+        ConfigError as `find_device`."""
         named = config.training_config.log.plan_device
         device = find_device(named or DEVICES[config.parallel_config.is_on_cpu])
         return cls(config, replace(device, engine="pynative", fuses_attention=True))

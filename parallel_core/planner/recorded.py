@@ -21,7 +21,7 @@ PASSES = ("forward", "backward")
 
 @dataclass(frozen=True)
 class Recorded:
-    """A finished run: its configuration, and the spans of each recorded step of each rank."""
+    """A finished run: its configuration, and the spans of each recorded step of each rank, by (rank, step)."""
 
     config: AllConfig
     steps: Mapping[tuple[int, int], Sequence[Span]]
@@ -29,9 +29,9 @@ class Recorded:
 
 
 def typical_steps(run: Recorded) -> list[int]:
-    """Numbers of the recorded steps, the shortest first, without the quarter that took the least time (on its slowest
-    rank) and the quarter that took the most: those that compile operators, or find the machine idle or busy by
-    chance."""
+    """Numbers of the recorded steps, the shortest first, without the quarter (rounded down) that took the least time
+    (on its slowest rank) and the quarter that took the most: those that compile operators, or find the machine idle or
+    busy by chance."""
     took: Counter[int] = Counter()
     for (_, step), spans in run.steps.items():
         longest = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
@@ -51,8 +51,8 @@ def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float
 
 
 def read_run(folder: Path) -> Recorded:
-    """The run that has left its events and trace in a folder. Raises ValueError saying what is missing, OSError if a
-    file cannot be read."""
+    """The run that has left its events and trace in a folder. Raises ValueError for text that is no JSON, and where
+    there is no start or no recorded step; OSError if a file cannot be read."""
     started: dict[str, Any] = {}
     for line in (folder / EVENTS).read_text(encoding="utf-8").splitlines():
         event = json.loads(line)
@@ -67,7 +67,8 @@ def read_run(folder: Path) -> Recorded:
 
 @dataclass(frozen=True)
 class Seen:
-    """The measured seconds of a run's step, means of its typical steps."""
+    """The measured seconds of a run's step, means of its typical steps: by rank and part, and of moving data by
+    collective (or send), all ranks summed. `is_alone`: whether the run left cores of its node idle."""
 
     config: AllConfig
     seconds: Mapping[int, Mapping[str, float]]

@@ -118,8 +118,8 @@ PICTURES = {"step": step_svg, "memory": memory_svg, "ranks": ranks_svg}
 
 
 def spans(plan: Plan) -> Iterator[Span]:
-    """The spans of a trace for the first rank of each stage: the timeline's computations and the waits between
-    them, then the step's data-parallel messages and update."""
+    """The spans of a trace for the first rank of each stage: the timeline's computations and the waits before, between
+    and after them, then the step's data-parallel messages and update."""
     firsts = plan.placement.topology.group("pp", 0)
     end = float(plan.step.timeline.length)
     for stage, computed in enumerate(plan.step.timeline.spans):

@@ -65,7 +65,8 @@ class WholeModel:
 class Bound:
     """A lower bound of the seconds of a step, and of the bytes, of any layout of a job: the passes with layers spread
     evenly over the stages, and the pipeline's bubble. Uneven layers, messages of data parallelism and the update, which
-    can only add to it, are left out."""
+    can only add to it, are left out. given: the job's plan in the layout of its flags; whole: a function from a layout
+    to the whole model on one stage, None where that cannot be built."""
 
     given: Plan
     """The plan of the job in whatever layout its flags give."""
@@ -142,8 +143,8 @@ class Bound:
 
 
 def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Plan | None], count: int) -> list[Found]:
-    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Among layouts
-    that differ in recomputation and ZeRO alone only the fastest counts.
+    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search, as far as `bound`
+    is below every plan. Among layouts that differ in recomputation and ZeRO alone only the fastest counts.
 
     plan: a function from a layout to its plan, None where the layout is not legal. Where a layout fits, the same one
     with more recomputation or a higher stage of ZeRO, and less of neither, is not planned: it is no faster.

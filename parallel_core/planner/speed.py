@@ -39,7 +39,8 @@ class Placement:
     @lru_cache  # noqa: B019 - a placement lives as long as its plan
     def group(self, kind: str) -> tuple[int, int]:
         """(number of members of rank 0's group of a kind, the most of them on one node); for a kind that is no key of
-        `KINDS` all ranks. For "pp" the second is 2 if neighbouring stages can share a node, else 1."""
+        `KINDS` all ranks. For "pp" with several stages the second is 2 if neighbouring stages can share a node, else
+        1."""
         if kind == "pp":
             stages, world = self.topology.pipeline_model_parallel_size, self.topology.world_size
             stride = self.topology.group("pp", 0)[1] if stages > 1 else world
@@ -122,9 +123,9 @@ class Speed:
         return self.device.bandwidth * (calibration.update or calibration.elementwise)
 
     def seconds(self, operation: Operation, work: Work) -> float:
-        """Seconds of one pass of an operation, without its launches: its arithmetic's plus those of its bytes, or for a
-        linear's product of which the device has measurements (`Device.linear`), unless its inputs have the type
-        `products_in`, the arithmetic's times the measured multiple."""
+        """Seconds of one pass of an operation, without its launches: those of its arithmetic plus those of its bytes. A
+        linear's product that was measured on the device (`Device.linear`) takes the seconds of its arithmetic times the
+        measured multiple instead, unless its inputs have the type `products_in`."""
         if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
             saved = work.inputs * (1 - 1 / self.item_size)  # inputs of 8 bits take one byte each
             return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
@@ -134,8 +135,9 @@ class Speed:
         return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
     def pace(self, stages: float) -> float:
-        """The part of its own speed that a rank has while all ranks of `stages` stages compute; above 1 beside idle
-        cores, 1 on a device without `Device.cores`."""
+        """The part of its own speed that a rank has while all ranks of `stages` stages compute: below 1 where they are
+        more than the cores, else from `Calibration.alone` (one busy core) to 1 (all busy); 1 on a device without
+        `Device.cores`."""
         cores, topology = self.device.cores, self.placement.topology
         if not cores:
             return 1.0

@@ -60,9 +60,9 @@ def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
 
 def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     """The passes of a chunk on a device. The backward's tensor-parallel messages of column-parallel linears
-    (all-reduces, or gathers and scatters), taken to last as long as all of the forward's, are hidden by products of
-    weight gradients as far as these last. With `speed.overlaps_tensor` messages are also hidden by the products beside
-    which they travel, all but the first part of each."""
+    (all-reduces, or gathers and scatters), taken to last as long as all of the forward's, are hidden by the gradients
+    of weights as far as these last. With `speed.overlaps_tensor` messages are also hidden by the products beside which
+    they travel, all but the first part of each."""
     operations = list(chunk.operations(plan.micro_batch))
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))

@@ -45,7 +45,7 @@ class OffloadSettings(Protocol):
 
 def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
     """Paths, within the layer at position `index` of its chunk, of the modules whose saved activations lie in host
-    memory; none of them lies in another."""
+    memory; none of them lies in another. The empty path stands for the whole layer."""
     if index < settings.cpu_offloading_num_layers:
         return (WHOLE_LAYER,)
     names = settings.swap_modules.split(",") if settings.swap_attention else []
@@ -56,7 +56,8 @@ def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
 
 
 def wrong_offload(settings: OffloadSettings, num_layers: int) -> Iterator[Finding]:
-    """Findings about modules to offload that no layer has, about more layers than there are, and about
+    """Findings about names that are no keys of `SWAP_MODULES` (--swap-modules, where attention is swapped) or of
+    `OFFLOAD_MODULES` (--offload-modules), about more layers than there are, and about
     --fine-grained-activation-offloading without modules."""
     if settings.cpu_offloading_num_layers > num_layers:
         given = settings.cpu_offloading_num_layers

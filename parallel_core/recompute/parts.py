@@ -72,7 +72,8 @@ class Part:
         return self.again is Again.OUTPUT and not self.feeds
 
     def covers(self, path: str) -> bool:
-        """Whether the submodule at `path` is one of those that run again with the part, or lies in one."""
+        """Whether the submodule at `path` is one of `runs`, or lies in one. For a part with paths from the layer on
+        (`within`), whose `runs` are never empty."""
         return any(is_within(path, run) for run in self.runs)
 
     def kept(self, kept: Sizes, normed: int, micro_batch: Any, asked: Collection[str]) -> Sizes:

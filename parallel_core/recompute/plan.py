@@ -36,7 +36,7 @@ class RecomputeSettings(OffloadSettings, Protocol):
 
 
 class LayerRecompute(NamedTuple):
-    """The recomputation of one layer: all of it (`full`), or some parts."""
+    """The recomputation of one layer: all of it (`full`), some parts or none; and its modules that are offloaded."""
 
     full: bool = False
     parts: tuple[Part, ...] = ()
@@ -60,7 +60,7 @@ class LayerRecompute(NamedTuple):
 
     def dropping_outputs(self, there: LayerParts, norms: bool) -> "LayerRecompute":
         """A copy that recomputes the `droppable` parts, too; norms: whether norms are among them. there: the layer's
-        parts. Those added take a hundredth of a layer's time; their outputs are a third of the bytes that it keeps."""
+        parts."""
         dropped = {part.name for part in self.droppable if norms or part.flag != NORMS}
         return self._replace(parts=there.outermost({*self.modules, *dropped}))
 

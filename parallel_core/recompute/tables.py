@@ -77,8 +77,8 @@ def _number(entry: Any, all_layers: int) -> int:
 
 
 def beyond(value: Any, counts: Table) -> Iterator[str]:
-    """A clause for each number in a setting of `table_of`, or in a dictionary of such, that exceeds the stage's or the
-    chunk's layers (`counts`)."""
+    """A clause for each number in a valid setting of `table_of`, or in a dictionary of such, that exceeds the stage's
+    or the chunk's layers (`counts`)."""
     if isinstance(value, dict):
         yield from (f"{pattern}: {clause}" for pattern, part in value.items() for clause in beyond(part, counts))
     if not isinstance(value, list | tuple):
@@ -96,8 +96,8 @@ def beyond(value: Any, counts: Table) -> Iterator[str]:
 
 def tables_of(value: Any, counts: Table, default_patterns: Sequence[str]) -> dict[str, Table]:
     """Pattern of modules -> table [chunk][stage]. A dictionary gives each pattern a setting of `table_of`; a pattern or
-    a list of patterns applies to all layers; a setting without patterns applies to `default_patterns`. counts: as in
-    `table_of`. Raises ValueError for any other form."""
+    a list of patterns applies to all layers; a setting without patterns applies to `default_patterns`, and is not read
+    where these are empty. counts: as in `table_of`. Raises ValueError for a setting that `table_of` refuses."""
     if isinstance(value, dict):
         return {str(pattern): table_of(setting, counts) for pattern, setting in value.items()}
     if isinstance(value, str):

@@ -10,7 +10,7 @@ from parallel_core.report.parts import Page
 
 
 def as_json(page: Page) -> str:
-    """The page as JSON, as the server sends it and as the HTML file holds it."""
+    """The page as JSON text. Raises ValueError for a number that is not finite."""
     return json.dumps(asdict(page), separators=(",", ":"), allow_nan=False)
 
 
@@ -18,7 +18,8 @@ def html(page: Page, library: str, watched: bool = False) -> str:
     """The page as the text of an HTML file. library: the JavaScript that draws plots (plotly.js). watched: whether the
     page asks its server for new data.
 
-    The texts of runs stand in the file as JSON alone, without any `<`, and its script makes text of them, never markup.
+    The page stands in the file as JSON without any `<`, of which the script makes text, never markup; its title also as
+    the document's, escaped.
     """
     return Template(_read("page.html")).substitute(
         title=markup.escape(page.title),

@@ -11,7 +11,8 @@ Number = float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, each a text, under a caption and column headings."""
+    """Rows of cells, each a text, under a caption and column headings; `marked`: indices of rows in which runs
+    differ."""
 
     caption: str
     columns: list[str]
@@ -22,7 +23,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of the run with the index `run` on the page."""
+    """A curve of the run with the index `run` on the page: values y, and on each axis ("step", "samples", "hours")
+    their places x."""
 
     run: int
     name: str
@@ -65,7 +67,8 @@ class Heat:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars in rows (ranks, stages) on one time axis, in milliseconds."""
+    """Bars in rows (ranks, stages) on one time axis, in milliseconds; `kinds`: kind of work -> [row, start, duration,
+    name] of each bar."""
 
     id: str
     title: str

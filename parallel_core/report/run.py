@@ -15,8 +15,7 @@ MOST_EVENTS = 10_000
 
 
 class Run:
-    """A run's folder (figures, events, trace) as it was read last; `refresh` reads what was added. Raises OSError for a
-    file that cannot be read."""
+    """A run's folder (figures, events, trace) as `refresh` read it last; empty before the first call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
@@ -31,7 +30,8 @@ class Run:
         self._trace_of: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
-        """Read what the run has written since the last call, and return whether there was anything."""
+        """Read what the run has written since the last call, and return whether anything has changed. A missing file is
+        empty. Raises OSError for a file that cannot be read."""
         return any([self.figures.refresh(), self._read_events(), self._read_trace()])
 
     @property

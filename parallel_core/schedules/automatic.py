@@ -19,7 +19,8 @@ EQUAL = Times(1.0, 2.0, 1.0, 0.0)
 
 
 class Memory(NamedTuple):
-    """The memory of a stage, counted in activations of one micro-batch in one chunk."""
+    """The memory of a stage, counted in activations of one micro-batch in one chunk: the most that it may keep, and the
+    part of one (0 to 1) that its backward frees before its gradients of weights."""
 
     most: int
     """The most activations that a stage may keep, where no gradient of weights is left that would free some."""
@@ -78,7 +79,7 @@ def warm_up(stages: int, most: int, times: Durations) -> list[int]:
     """The number of forwards that each stage, with one chunk, runs before its first backward.
 
     A stage's number is that of the forwards that end before the first gradient from the next stage arrives, but at
-    least one more than the next stage's number, and in any case at most `most`; the last stage's is 1.
+    least one more than the next stage's number, and in any case at most `most` and at least 1; the last stage's is 1.
     """
     first, gradient = Forward(0), Backward(0)
     forward = [times.of(first, stage, 1, False) for stage in range(stages)]
@@ -125,7 +126,7 @@ class _Play:
 
     def run(self) -> "_Play":
         """Play all forwards and backwards, then the gradients of weights that are left; return this play, whose `made`
-        has each stage's computations."""
+        has each stage's computations. Raises AssertionError if stages wait for each other for ever."""
         todo = [deque(line) for line in self._lines]
         while any(todo):
             before = sum(map(len, todo))

@@ -76,7 +76,7 @@ def faults(args: Namespace) -> Iterator[Finding]:
 
 
 def misfits(args: Namespace) -> Iterator[Finding]:
-    """Findings for sizes together, for which the schedule cannot be built."""
+    """Findings for sizes that do not fit each other or the schedule (`refusals`)."""
     asked = Asked(
         schedule=Setting("--schedule", args.schedule),
         stages=Setting("--stages", args.stages),

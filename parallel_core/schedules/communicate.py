@@ -18,7 +18,8 @@ from parallel_core.schedules.actions import (
 
 
 def communicate(computes: Sequence[Sequence[Ordered]], placement: Placement | None = None) -> list[list[Action]]:
-    """The schedule with one `Exchange` where, between two computations, something leaves or arrives.
+    """The schedule: each stage's computations, with an `Exchange` behind each tick in which something leaves or
+    arrives.
 
     The stages are played in lock-step, every computation, or pair of such, one tick long. At the end of a tick each
     stage is between two computations; what was made in that tick is exchanged there, by its maker and by its receiver.

@@ -56,13 +56,14 @@ def _label_width(timeline: Timeline) -> int:
 
 
 def columns(timeline: Timeline) -> int:
-    """The length in characters of a row of `text`, without drawing it and without the stage's name."""
+    """The number of characters of a row of `text`, blanks at its end counted, the stage's name not."""
     return int(timeline.length / _tick(timeline)) * _label_width(timeline)
 
 
 def text(timeline: Timeline) -> str:
-    """The timeline as text, a row a stage, a column a tick; a computation is its label and dashes for as long as it
-    takes, a dot is idle."""
+    """The timeline as text: a row for each stage, and in it columns of equal width for ticks, the longest time of which
+    every start and stop is a multiple. A computation is its label and dashes for as long as it takes, a dot an idle
+    tick."""
     tick, chunks, width = _tick(timeline), _chunks(timeline), _label_width(timeline)
     stage_width = len(str(len(timeline.spans) - 1))
     rows = []

@@ -190,9 +190,10 @@ def zb_2p(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """ZB-2p (Qi et al., 2023, section 3): the order of ZB-H2, with one more forward first wherever messages leave time
-    for it, gradients of weights placed by times, in the memory of 2p activations on each of p stages. times, freed: as
-    in `TimedGenerator`; group_size: not read. Raises AssertionError for several chunks."""
+    """ZB-2p (Qi et al., 2023, section 3): 1F1B with as many forwards before a stage's first backward as the times ask
+    for (`warm_up`; those of ZB-H2 if no times are given), gradients of weights placed by times, in the memory of 2p
+    activations on each of p stages. times, freed: as in `TimedGenerator`; group_size: not read. Raises AssertionError
+    for several chunks."""
     times = times or EQUAL
     first = warm_up(stages, min(2 * stages, micro_batches), times)
     lines = _ahead(stages, micro_batches, chunks, first)

@@ -1,4 +1,4 @@
-"""The sizes for which a schedule can be built."""
+"""The sizes that a schedule takes."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -22,7 +22,8 @@ class Asked(NamedTuple):
 def refusals(
     name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
-    """Findings for sizes for which the schedule called `name` cannot be built; none if it can."""
+    """Findings for sizes that the schedule called `name` does not take, among them a group size that it would not read;
+    none if it takes all. asked: the same sizes as the user gave them, for the findings' words."""
     if name in FOLDED:
         yield from _of_folded(stages, chunks, group_size, asked)
         if name == DUALPIPE_V and micro_batches < fewest_micro_batches(stages):

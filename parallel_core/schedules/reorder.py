@@ -9,7 +9,8 @@ from parallel_core.schedules.simulate import Durations, Time, arrival
 
 
 class Manner(NamedTuple):
-    """The freedom of a stage to leave its order."""
+    """The freedom of a stage to leave its order: how long it waits for the computation that is first, in lengths of the
+    one that it could run instead (`patience`), and whether it keeps to the order in the steady state."""
 
     patience: float
     """The longest wait for what the order has first, in lengths of the computation that the stage could run instead."""

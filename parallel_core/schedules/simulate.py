@@ -43,7 +43,8 @@ class Durations(Protocol):
 
 @dataclass(frozen=True)
 class Times:
-    """The times of one micro-batch on one stage, all its chunks together."""
+    """The times of one micro-batch on one stage, all its chunks together; `weight` is a part of `backward`. `shares`
+    [chunk][stage]: the part of these times that each chunk takes, None: an equal one."""
 
     forward: Time = 1
     backward: Time = 2
@@ -114,7 +115,7 @@ class Timeline:
         return Fraction(self.bubble) / Fraction(max(self.work))
 
     def activations(self, stage: int) -> list[tuple[Time, int]]:
-        """(start, activations that the stage keeps from then on) of each of its computations.
+        """(start, activations that the stage keeps while it runs) of each of the stage's computations.
 
         An activation is that of a micro-batch in one chunk; it is kept until its last gradient has been computed.
         """
@@ -155,7 +156,7 @@ def simulate(
 
 
 class Play:
-    """The state of a simulation: `done` entries of each stage, and their `spans`."""
+    """The state of a simulation: for each stage the number of entries that are `done`, and their `spans`."""
 
     def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
         self._entries, self._times, self._placement = entries, times, placement

@@ -35,7 +35,8 @@ class ReplacingFile:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write, which is renamed to `path` when the block ends and removed when the block fails."""
+    """Context manager of a binary file to write, which is renamed to `path` when the block ends and removed when the
+    block fails."""
     replacement = ReplacingFile(path)
     try:
         yield replacement.file
@@ -45,9 +46,9 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
-    """The path of the file that a checkpoint calls `name`, inside `folder`. Raises ValueError if it may lie elsewhere:
-    for a name that leaves the folder, an absolute or empty one, one with a backslash or NUL and, unless `links`, one
-    that is a link or goes through one."""
+    """The path of the file that a checkpoint calls `name`, inside `folder`. Raises ValueError for a name that might
+    lead elsewhere: an absolute or empty one, one with "..", a backslash or NUL and, unless `links`, one that is a link
+    or goes through one."""
     parts = PurePosixPath(name).parts
     if not parts or "\\" in name or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts:
         raise ValueError(f"{folder}: names the file {name!r}, which does not lie in it; nothing of it was read")

@@ -11,7 +11,8 @@ _VARINT, _BYTES = 0, 2
 
 def fields(data: Any, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """(field number, first byte, last byte + 1) of each entry of the message at data[start:stop]; of an entry that is
-    an integer (varint), (field number, its value, 0). Raises IndexError or ValueError where there is no message."""
+    an integer (varint), (field number, its value, 0). Raises ValueError for an unknown wire type, an integer of more
+    than ten bytes, and bytes that reach beyond `stop`; IndexError where `data` ends inside an integer."""
     while start < stop:
         key, start = _number(data, start)
         field, kind = key >> 3, key & 7

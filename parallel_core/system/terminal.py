@@ -22,7 +22,8 @@ def is_terminal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> 
 
 
 def has_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether words on a stream may be in colours: a terminal, without NO_COLOR in the environment."""
+    """Whether words on a stream may be in colours: on a terminal by `is_terminal`, without NO_COLOR in the
+    environment."""
     return is_terminal(stream, environment) and "NO_COLOR" not in environment
 
 

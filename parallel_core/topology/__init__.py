@@ -1,4 +1,4 @@
-"""Groups of ranks: the rank grid, and every process group of a job as a slice of it.
+"""Groups of ranks: the rank grids of a job, and its process groups.
 
 python -m mapping plan groups --world-size 10240 --tensor-model-parallel-size 8 --rank 4711
 """

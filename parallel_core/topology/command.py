@@ -3,7 +3,7 @@
     python -m mapping plan groups --world-size 10240 --tensor-model-parallel-size 8 --rank 4711
     python -m mapping plan groups --world-size 64 -- THE SCRIPT'S ARGUMENTS
 
-Behind `--` a whole script may stand: flags that say nothing of groups are passed over.
+Behind `--` all arguments of a training script may stand: flags that say nothing of groups are passed over.
 """
 
 import argparse
@@ -74,8 +74,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the groups as text or JSON; the exit code, 2 for wrong sizes or a --rank that the job does not have, whose
-    error is printed to stderr."""
+    """Print the groups as text or JSON. Returns the exit code: 0, or 2 for wrong sizes or a --rank that the job does
+    not have, with the error on stderr."""
     options = _options(sys.argv[1:] if argv is None else argv)
     try:
         topology = Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])

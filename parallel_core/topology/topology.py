@@ -1,7 +1,7 @@
-"""Every process group of a job, as Megatron lays them out: a slice of the rank grid.
+"""Every process group of a job, as Megatron lays them out: most are slices of a rank grid.
 
 The leftmost axis of an order such as "tp-cp-ep-dp-pp" varies fastest: with tensor-parallel size 2, ranks 0 and 1 share
-a tensor-parallel group. A group is named by the axes along which its members differ: "tp", "dp-cp", "tp-pp".
+a tensor-parallel group. A slice is named by the axes along which its members differ: "tp", "dp-cp", "tp-pp".
 """
 
 from collections.abc import Iterator
@@ -92,8 +92,9 @@ RULES = (
 
 
 class Kind(NamedTuple):
-    """A kind of process group: the grid of ranks of which its groups are slices, if any, and what the members
-    of one share."""
+    """A kind of process group. grid: the grid of ranks of which its groups are slices, "dense" or "expert"; "" if they
+    are slices of none. name: the axes of that grid along which members differ, joined by "-"; without a grid the kind's
+    own name. meaning: what the members of a group share, in words."""
 
     grid: str
     """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
@@ -246,7 +247,8 @@ class Topology:
         return KINDS[kind].grid != "" or bool((self.groups(kind) == rank).any())
 
     def coordinates(self, rank: int) -> dict[str, tuple[int, int]]:
-        """Kind -> (place in the group, ranks of the group), for every kind of group that `rank` is in."""
+        """Kind -> (place in the group, from 0; number of ranks of the group), for every kind of group that `rank` is
+        in."""
         groups = {kind: self.group(kind, rank) for kind in KINDS if self.is_member(kind, rank)}
         return {kind: (ranks.index(rank), len(ranks)) for kind, ranks in groups.items()}
 

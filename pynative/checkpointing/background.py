@@ -28,7 +28,8 @@ def prepared_memory(state: RunState) -> HostMemory:
 
 
 class BackgroundSave:
-    """A checkpoint under way: a thread copies the tensors that this rank saves, and then writes them.
+    """A checkpoint under way: a thread copies the tensors that this rank saves, and then writes them. On an Ascend they
+    are copied at once, when this is made.
 
     All ranks make it together; that raises as `Saving.begin` does. Before weights or states change, the main thread
     calls `finish_copies`. Collectives stay in the main thread, too: between two steps all ranks call `advance`, which

@@ -39,7 +39,8 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     that the run has, they begin anew and only weights are taken. Returns None if nothing was saved yet in a directory
     that --save names too. Raises ValueError, before anything is changed, if any other directory has no checkpoint, or
     if that is damaged or does not fit. --resume-training and --exit-on-missing-checkpoint turn None into an error;
-    --resume-training also refuses a checkpoint of weights alone, or without the run's adapters.
+    --resume-training also refuses a checkpoint of weights alone, but with --no-load-optim, or one without the run's
+    adapters.
     """
     training = state.config.training_config
     if is_first_start(directory, training.checkpoint):
@@ -78,8 +79,9 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
 
 
 def roll_back(directory: Path, state: RunState) -> Path | None:
-    """Take up the run's latest checkpoint in `directory` once more, all of it but the count of samples. Returns the
-    checkpoint's directory; None, and nothing is changed, if there is none.
+    """Take up the latest checkpoint in `directory` once more: weights, optimizer, schedule, iteration, the callbacks'
+    states and, without --no-load-rng, the seed, but not the count of samples. Returns the checkpoint's directory; None,
+    and nothing is changed, if there is none.
 
     Raises ValueError, before anything is changed, if it is damaged or does not fit. All ranks call this.
     """

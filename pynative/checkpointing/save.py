@@ -31,13 +31,14 @@ PAUSES_SECONDS = (1.0, 4.0)
 
 
 def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, names: FileNames | None = None) -> Path:
-    """Write `directory`/iter_<iteration>, make it the latest, and return its path; all ranks call this.
+    """Write `directory`/iter_<iteration, seven digits>, make it the latest, and return its path; all ranks call this.
 
     The run's own checkpoint of the same iteration is replaced, another run's moved aside. Returns when it is on the
     disk. keep: the number of the run's newest checkpoints that are left in `directory`, beside those that
-    --save-retain-interval keeps. names: the form of the files' names. Both are by default the configuration's. Raises
-    `SaveFailed` on all ranks if one cannot write, or if another job writes there; ValueError for weights that somebody
-    assigned to an empty slot of ZeRO stage 3, and for a callback's state that a manifest (JSON) cannot hold.
+    --save-retain-interval keeps; None: --keep-checkpoint-max, or 1 with --save-retain-interval. names: the form of the
+    files' names; None: the configuration's. Raises `SaveFailed` on all ranks if one cannot write, or if another job
+    writes there; ValueError for weights that somebody assigned to an empty slot of ZeRO stage 3, and for a callback's
+    state that a manifest (JSON) cannot hold.
     """
     with Saving.begin(directory, state, keep, names) as saving:
         on_all_ranks(saving.path, saving.write)

@@ -31,8 +31,8 @@ def connect(
 
     `address` is any text that the ranks of the job share and no other job on this host has, or `tcp://HOST:PORT` of
     rank 0 if ranks may live on several hosts. Raises ValueError for another backend than "shared_memory" and "native",
-    and for a job that it cannot serve; on CPUs PeerLate if a rank does not come within `timeout_minutes`, PeerLost if
-    one ends meanwhile.
+    and for a job that it cannot serve; on CPUs PeerLost (or its subclass PeerLate) if a rank does not come within
+    `timeout_minutes`, or ends meanwhile.
     """
     if backend not in BACKENDS:
         raise ValueError(f"--collectives {backend}: choose from {', '.join(BACKENDS)}")

@@ -1,7 +1,7 @@
-"""MindSpore tensors as numpy arrays and back, without copying, in the six types that travel.
+"""MindSpore tensors as numpy arrays and back, in the six types that travel; a contiguous tensor is not copied.
 
-bfloat16 travels as its bits (uint16). Reductions of 16-bit floats are summed in float32, in group order, and rounded
-once, so that every rank gets the same bits.
+bfloat16 travels as its bits (uint16). 16-bit floats are reduced in float32, in group order, and rounded once, so that
+every rank gets the same bits.
 """
 
 from collections.abc import Callable, Sequence

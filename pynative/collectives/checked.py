@@ -1,4 +1,4 @@
-"""A group whose ranks share an arena: the channels between them, and the comparison of every call with the other
+"""A group of ranks on CPUs: the channels between them, and the comparison of every collective call with the other
 ranks'."""
 
 from collections.abc import Generator, Sequence

@@ -1,4 +1,4 @@
-"""A job whose ranks are on CPUs: the arena, the network, the engine and the ledger that its groups share."""
+"""A job whose ranks are on CPUs: the arena, the network and the engine that its groups share."""
 
 import os
 from collections.abc import Mapping, Sequence

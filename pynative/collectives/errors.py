@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class CollectiveError(RuntimeError):
-    """A job of several ranks cannot go on: after one of these, every later call of this backend raises it again.
+    """A job of several ranks cannot go on: after one of these, later operations between ranks raise it again.
 
     `ranks` are the global ranks that caused it, empty where that is not known.
     """
@@ -28,7 +28,7 @@ class PeerLost(CollectiveError):
 
 
 class PeerLate(PeerLost):
-    """A rank is alive but did not reach the call within the time-out (`--distributed-timeout-minutes`)."""
+    """A rank did not start, or did not reach the call, within the time-out (`--distributed-timeout-minutes`)."""
 
 
 class PeerFailed(PeerLost):

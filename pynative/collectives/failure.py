@@ -1,5 +1,5 @@
-"""The end of a rank that must end early: the rank at fault prints its traceback, or for a `SaysAll` error one line;
-each other rank one line.
+"""The end of a rank that must end early: the rank at fault prints its error and traceback, for a `SaysAll` error its
+text alone; each other rank one line.
 
 msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints,
 tells the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
@@ -22,8 +22,8 @@ EXIT_CODE = 1
 def end(backend: Backend, error: BaseException) -> None:
     """End the process with exit code 1, without waiting for threads or exit handlers.
 
-    The rank at fault prints its traceback, or for a `SaysAll` error one line, tells the others, and waits for them to
-    print. A rank whose error is PeerLost prints one line naming the rank that it lost.
+    A rank whose error is no PeerLost is at fault: it prints the error and its traceback, for a `SaysAll` error the text
+    alone, tells the others, and stays for 1.2 s, in which they print. A rank whose error is PeerLost prints that.
     """
     if isinstance(error, PeerLost):
         if isinstance(error, PeerFailed):

@@ -62,12 +62,12 @@ class Backend(ABC):
 
     @abstractmethod
     def progress(self) -> None:
-        """Move outstanding asynchronous operations on without waiting, for a rank to call now and then while it
-        computes."""
+        """Move asynchronous operations on without waiting; a rank calls this now and then while it computes."""
 
     @abstractmethod
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """(whether this rank waits in a collective; its unfinished operations, if it waits beginning with that one)."""
+        """(whether this rank waits in a collective; its unfinished operations: of each queue the first, beginning
+        with the queue that it waits for)."""
 
     @abstractmethod
     def seconds_waited(self) -> float:
@@ -86,7 +86,7 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the job together with the other ranks; after a failure at once. On CPUs raises CollectiveMismatch, on
-        all ranks, if a message was not received or an operation not waited for."""
+        all ranks, if a message was not received or an operation is unfinished."""
 
 
 class Group(ABC):

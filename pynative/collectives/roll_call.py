@@ -89,7 +89,8 @@ class RollCall:
 
     def start(self, describe: Callable[[], Whereabouts], show: Callable[[Sequence[Whereabouts], int], None]) -> None:
         """Answer each question with `describe()`, from a thread, until `close`; the answer's lines go to this rank's
-        error stream, too. On rank 0 of several ranks `show(answers, world size)` is then called."""
+        error stream, too. On rank 0 of several ranks `show(answers, world size)` is then called, with the answers that
+        came within 2.5 s. A SIGUSR2 to this process asks all ranks."""
         self.close()
         self._describe, self._show, self._ends = describe, show, False
         self._answered = self._board.asked()
@@ -100,7 +101,8 @@ class RollCall:
         self._thread.start()
 
     def ask_and_wait(self) -> None:
-        """Ask all ranks, and wait until rank 0 has shown the table, at most SHOWN_SECONDS; nothing before `start`."""
+        """Ask all ranks, and wait until rank 0 has shown the table, at most 4 s; on another host than rank 0's it waits
+        these 4 s. Does nothing unless `start` was called."""
         if self._thread is None:
             return
         self._board.ask()

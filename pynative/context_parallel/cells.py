@@ -163,6 +163,7 @@ class UlyssesContextAttention(nn.Cell):
         self.local_attention, self.group = local_attention, sequence_process_group
 
     def construct(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """query [s, b, n, d], key and value [s, b, g, d] -> [s, b, h]; other arguments go to `local_attention`."""
+        """query [s, b, n, d], key and value [s, b, g, d] -> [s, b, n d]; s the length of the rank's shard, n heads, g
+        key/value heads. Other arguments go to `local_attention`."""
         heads = sequence_to_heads(query, key, value, self.group)
         return heads_to_sequence(self.local_attention(*heads, *args, **kwargs), self.group)

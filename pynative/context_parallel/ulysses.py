@@ -71,8 +71,8 @@ def context_parallel_attention(
     rule: AttentionRule,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """`kernels.attention` of the whole sequence, on its shard: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b,
-    n * e].
+    """`kernels.attention` over the whole sequence, for this rank's shard of it: q [s, b, n, d], k [s, b, g, d] and
+    v [s, b, g, e] -> [s, b, n * e].
 
     The rule's mask, bool [b or 1, 1, rows, whole sequence], first keys, int32 [b, rows], and chosen keys, [b, rows, k],
     have a row for each query that attends on this rank (`ContextShard.queries`); its head_offset is the number of the

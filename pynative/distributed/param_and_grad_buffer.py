@@ -257,8 +257,8 @@ class ParamAndGradBuffers:
         self, factor_before_sum: float = 1.0, buckets: Iterable[ParamAndGradBucket] | None = None
     ) -> None:
         """Mark the gradients of `buckets` (None: all) as empty: the next contribution overwrites. factor_before_sum
-        multiplies what they add up to on this rank before it is summed over the replicas. The first call raises
-        ValueError if a parameter has left its buffer."""
+        multiplies what they add up to on this rank before it is summed over the replicas. Until a call has succeeded,
+        it raises ValueError if a parameter has left its buffer."""
         if not self._is_checked:  # Scripts may load values between construction and the first step.
             for buffer in self:
                 buffer.check_memory()
@@ -272,9 +272,9 @@ class ParamAndGradBuffers:
             bucket.zero_unused_gradients()
 
     def reduce_gradients(self) -> None:
-        """Make the gradients that this rank owns the sum over all ranks: over the data-parallel replicas, partial ones
-        over the tensor-parallel group, and a tied embedding's over the first and last stage, in the order of
-        `plan_reductions`. Sums that were started before are only finished. Raises NonFiniteGradients where a bucket is
+        """Make the gradients that this rank owns the sum over all ranks: over the data-parallel replicas, then partial
+        ones over their tensor-parallel or expert-tensor-parallel group, and a tied embedding's over the first and last
+        stage. Sums that were started before are only finished. Raises NonFiniteGradients where a bucket is
         checked."""
         for bucket in self.buckets:
             bucket.start_grad_sync()

@@ -50,8 +50,8 @@ def _ids(text: str) -> Array:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write each folder's logits to the .npz file, as arr_0, arr_1, ... in the command line's order; exit code 1 if one
-    cannot be computed."""
+    """Write each folder's logits to the .npz file, as arr_0, arr_1, ... in the command line's order. Returns the exit
+    code: 0, or 1 after a printed error if one cannot be computed."""
     parser = command_line(__doc__, "python -m pynative.generation.checkpoint_logits")
     parser.add_argument("directories", nargs="+", type=Path, help="checkpoints")
     parser.add_argument("--out", type=Path, required=True, help="the .npz file that is written")

@@ -28,7 +28,8 @@ for `generate`."""
 
 
 def parse(argv: list[str] | None, called: str | None = None) -> Namespace:
-    """The options of the command line; called: the program's name in its help."""
+    """The options of the command line. argv: its words; None: those of this process. called: the program's name in its
+    help; None: that of `evaluate`."""
     parser = command_line(DESCRIPTION, called or program("evaluate"))
     parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
     parser.add_argument(FLAG, type=Path, required=True, help="the file of questions and answers")

@@ -118,8 +118,8 @@ class Step:
 
 
 class Decoder:
-    """The layers of a stage on arrays, for one new token of each text. `can` says for which models; the cache already
-    holds the earlier tokens."""
+    """The layers of a stage on arrays, for one new token of each text. It computes models for which `can` is true, with
+    tensor-parallel size 1; the cache already holds the earlier tokens."""
 
     def __init__(self, model: nn.Cell, cache: Cache) -> None:
         self.cache, self.model = cache, model
@@ -138,7 +138,7 @@ class Decoder:
     @staticmethod
     def can(model: nn.Cell) -> bool:
         """Whether all layers of a model are ParallelTransformerLayers (no subclass), and its parameters float32 and
-        whole on this rank."""
+        none cut by ZeRO stage 3."""
         layers = model.language_model.decoder.layers.cells()
         are_ours = all(type(layer) is ParallelTransformerLayer for layer in layers)
         parameters = list(model.get_parameters())

@@ -40,8 +40,9 @@ class _Answers(Forward):
 
 def answer_logprobs(model: nn.Cell, tasks: Sequence[Task]) -> list[Array]:
     """For each task the natural logarithm of the probability of every token of its answer, given the prompt and the
-    answer's tokens before: float32 [tokens of the answer]. Ranks that share a model call this alike and get the same.
-    Raises ValueError if they do not, and for prompts and layouts that `texts.check` refuses.
+    answer's tokens before: float32 [tokens of the answer]. Prompt and answer must fit the model's sequence. Ranks that
+    share a model call this alike and get the same. Raises ValueError if they do not, and for prompts and layouts that
+    `texts.check` refuses.
     """
     check(model, [task.prompt for task in tasks], 1)
     check_alike(model, tasks)

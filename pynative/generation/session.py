@@ -44,7 +44,7 @@ class Session:
         return words
 
     def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
-        """(Continuation, its words) of each prompt, given as token ids, of a batch."""
+        """For each prompt (token ids) of a batch its continuation and the words of that."""
         decoded = Decoded(self.tokenizer, self.stops)
         texts = generate_texts(self.model, prompts, self.asked, decoded.is_over)
         return [(text, decoded.finish(text)) for text in texts]

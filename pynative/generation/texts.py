@@ -114,7 +114,8 @@ def generate_texts(
     is_over: IsOver = lambda text: False,
     record: RoutingRecord | None = None,
 ) -> list[Text]:
-    """Continue prompts of any lengths as one batch; no continuation depends on the other prompts.
+    """Continue prompts of any lengths as one batch. No continuation depends on the other prompts, except under
+    rotary scaling of type longrope, whose frequencies follow the longest text.
 
     The model is a GPTModel, or this rank's stage of one, and sees the last --seq-length tokens. Ranks that compute
     together call this with the same arguments and get the same: those of one tensor- and pipeline-parallel copy of the
@@ -140,8 +141,8 @@ def generate_texts(
 
 @contextmanager
 def inference(model: nn.Cell) -> Iterator[None]:
-    """Context in which the model is not in training and the tape records nothing; afterwards the earlier settings are
-    restored."""
+    """Context in which the model is not in training and the tape records nothing; at its end the model gets its earlier
+    mode (training or not) and the tape its earlier setting."""
     was_training = model.training
     model.set_train(False)
     try:
@@ -207,8 +208,8 @@ class Decoded:
         return end is not None
 
     def finish(self, text: Text) -> str:
-        """The words of a complete text, up to a stop word; those not written yet are written, and the ids of a stop
-        word and of what follows it are removed from `text`."""
+        """The words of a complete text, up to a stop word; those not written yet are written. Ids all of whose words
+        lie in the stop word or behind it are removed from `text`."""
         words = self.tokenizer.detokenize(text.new)
         end = self._end(words)
         if end is not None:

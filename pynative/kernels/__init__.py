@@ -47,7 +47,7 @@ def use(implementation: str | None = None, threads: int | None = None, fused: Fu
     threads: CPU threads that host kernels use, the calling one included (None: 1).
     fused: operators that are to have their fused form, where the implementation has one.
 
-    Raises ValueError for an implementation that the device does not have.
+    Raises ValueError for an implementation that the device does not have, and for fewer than 1 thread.
     """
     device = mindspore.get_context("device_target")
     _select(selection.implementation_on(device, implementation), device, fused)

@@ -1,7 +1,7 @@
 """`python -m pynative.moe.plot_token_distribution`: a picture of each layer's tokens per expert over the steps.
 
 Reads what --save-token-distribution wrote and draws, for each layer, the experts' counts stacked over the steps into
-<prefix>layer-<l>_token_distribution.jpg; and prints the experts of the last step that got most.
+<prefix>layer-<l>_token_distribution.jpg; and prints the experts that got most tokens in the last step.
 """
 
 import argparse

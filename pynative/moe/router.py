@@ -95,8 +95,8 @@ class Routing(NamedTuple):
         return cls(weights, Tensor.from_numpy(np.where(is_chosen, experts, NONE).astype(np.int32)))
 
     def apart(self, experts: int) -> tuple[Routing, Tensor]:
-        """(The routing without the choices of zero experts, whose numbers are from `experts` on; for each token the sum
-        of its weights of zero experts, float32 [T], on the tape)."""
+        """(The routing with -1 in place of the choices of zero experts, whose numbers are from `experts` on; for each
+        token the sum of its weights of zero experts, float32 [T], on the tape)."""
         numbers, (probs, others) = self.experts.asnumpy(), kernels.fork(self.probs)
         beyond = numbers >= experts
         weights = (others * Tensor.from_numpy(beyond.astype(np.float32))).sum(axis=-1)
@@ -132,8 +132,8 @@ ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
 
 
 class TopKRouter(nn.Cell):
-    """The router of one layer: scores of x W^T (W [E, h], whole on every rank), the best k experts of each token, and
-    their weights.
+    """The router of one layer: scores of x W^T (W [E, h], whole on every rank), the best k experts of each token, or by
+    SparseMixer two drawn ones, and their weights.
 
     In a hash layer a table gives the experts (--n-hash-layers). With a sequence that is cut between tensor-parallel
     regions each rank routes its own tokens. `layer_number` is global and starts at 1.

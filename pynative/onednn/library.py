@@ -92,8 +92,7 @@ def once(make: Callable[..., R], kept: int | None = None) -> Callable[..., R]:
     """Cache of `make`: equal arguments give the same result object, made a single time whichever threads ask at once.
 
     kept: the number of results that are remembered, those asked for last; None: all. `functools.cache` alone lets two
-    threads make one each: oneDNN refuses a stream of another engine than its primitive's, and a primitive that is freed
-    leaves its place to another.
+    threads make one each, and oneDNN refuses a stream of another engine than its primitive's.
     """
     made_before = lru_cache(kept)(make)
 

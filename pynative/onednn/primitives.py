@@ -40,8 +40,8 @@ class Eltwise(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """Post operation: a result combined with another array, which may be broadcast and comes after the primitive's own
-    arrays."""
+    """Post operation: a result combined with another array, which may be broadcast. In a call it is given after the
+    primitive's own arrays."""
 
     algorithm: Algorithm
     layout: Layout
@@ -117,7 +117,8 @@ def product(
 ) -> Primitive:
     """left [..., m, k] right [..., k, n] + bias [..., 1, n], then `post_ops` on that in order -> result [..., m, n].
 
-    Arrays: left, right, result, bias where there is one, then those of binary post operations.
+    None where oneDNN has no fast primitive. Arrays of a call: left, right, result, bias where there is one, then those
+    of binary post operations.
     """
     described = made(
         "matmul_primitive_desc_create", engine(), left.descriptor, right.descriptor,
@@ -130,7 +131,8 @@ def product(
 
 @_made_once
 def reorder(source: Layout, result: Layout) -> Primitive:
-    """A conversion of the source to the type and strides of the result. Arrays: source, result."""
+    """A conversion of the source to the type and strides of the result; None where oneDNN has no fast primitive. Arrays
+    of a call: source, result."""
     described = made(
         "reorder_primitive_desc_create", source.descriptor, engine(), result.descriptor, engine(), _attributes()
     )
@@ -139,7 +141,8 @@ def reorder(source: Layout, result: Layout) -> Primitive:
 
 @_made_once
 def total(layout: Layout, count: int) -> Primitive:
-    """The sum of `count` arrays of one layout, rounded once. Arrays: the `count` sources, then the result."""
+    """The sum of `count` arrays of one layout, rounded once; None where oneDNN has no fast primitive. Arrays of a call:
+    the `count` sources, then the result."""
     layouts, scales = (Handle * count)(*[layout.descriptor] * count), (ctypes.c_float * count)(*[1.0] * count)
     described = made("sum_primitive_desc_create", engine(), layout.descriptor, count, scales, layouts, _attributes())
     sources = [(Argument.MULTIPLE_SOURCE + index, layout) for index in range(count)]
@@ -155,14 +158,16 @@ def _eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout)
 
 @_made_once
 def eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Primitive:
-    """A function of each entry, with its parameter alpha. Arrays: source, result."""
+    """The function `algorithm` of each entry, with its parameter alpha; None where oneDNN has no fast primitive. Arrays
+    of a call: source, result."""
     described = _eltwise(algorithm, alpha, source, result)
     return Primitive(described, [(Argument.SOURCE, source), (Argument.DESTINATION, result)])
 
 
 @_made_once
 def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Primitive:
-    """The gradient dx = f'(x) dy of `eltwise`, all of one layout. Arrays: x, dy, dx."""
+    """The gradient dx = f'(x) dy of `eltwise`, all of one layout; None where oneDNN has no fast primitive. Arrays of a
+    call: x, dy, dx."""
     forward = _eltwise(algorithm, alpha, layout, layout)
     described = made(
         "eltwise_backward_primitive_desc_create", engine(), int(algorithm), layout.descriptor, layout.descriptor,
@@ -176,8 +181,8 @@ def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Prim
 def binary(
     algorithm: Algorithm, left: Layout, right: Layout, result: Layout, post_ops: tuple[PostOp, ...] = ()
 ) -> Primitive:
-    """left (op) right, broadcast, then `post_ops` on that in order. Arrays: left, right, result, then those of binary
-    post operations."""
+    """left (op) right, broadcast, then `post_ops` on that in order; None where oneDNN has no fast primitive. Arrays of
+    a call: left, right, result, then those of binary post operations."""
     described = made(
         "binary_primitive_desc_create", engine(), int(algorithm), left.descriptor, right.descriptor,
         result.descriptor, _attributes(post_ops),
@@ -205,7 +210,8 @@ def _statistics(statistics: Layout, centred: bool) -> list[tuple[Argument, Layou
 @_made_once
 def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool) -> Primitive:
     """Layer norm, or RMS norm if not centred, over the last axis of x. Layouts: `rows` of x and y, `vector` of scale
-    and shift, `statistics` of mean and variance. Arrays: x, y, mean if centred, variance, scale, shift if shifted."""
+    and shift, `statistics` of mean and variance. None where oneDNN has no fast primitive. Arrays of a call: x, y, mean
+    if centred, variance, scale, shift if shifted."""
     described = _norm(rows, statistics, epsilon, _norm_flags(centred, shifted))
     arguments = [(Argument.SOURCE, rows), (Argument.DESTINATION, rows), *_statistics(statistics, centred)]
     arguments += [(Argument.SCALE, vector), *([(Argument.SHIFT, vector)] if shifted else [])]
@@ -216,8 +222,8 @@ def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centr
 def norm_gradient(
     rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool
 ) -> Primitive:
-    """The backward of `norm`, with the same layouts. Arrays: x, dy, dx, mean if centred, variance, scale, then the
-    gradients of scale and, if shifted, of shift."""
+    """The backward of `norm`, with the same layouts; None where oneDNN has no fast primitive. Arrays of a call: x, dy,
+    dx, mean if centred, variance, scale, then the gradients of scale and, if shifted, of shift."""
     flags = _norm_flags(centred, shifted)
     forward = _norm(rows, statistics, epsilon, flags)
     described = made(

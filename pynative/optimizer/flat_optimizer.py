@@ -31,11 +31,13 @@ States = Mapping[str, SomeMemory]
 
 
 class FlatOptimizer:
-    """The optimizer's states of what this rank owns of the buffers, and its update: one sweep (`Sweep`) over each
-    run of a buffer whose parameters are treated alike.
+    """The optimizer's states of what this rank owns of the buffers, and its update: an elementwise rule makes one sweep
+    (`Sweep`) over each run of a buffer whose parameters are treated alike, Muon updates each matrix as a whole
+    (`MuonMatrix`).
 
-    The float32 copies of 16-bit parameters are state too: the model's values are these, rounded, after every step. So
-    is the loss scaler, which the training step uses.
+    The float32 copies of 16-bit parameters are state too: the model's values are these, rounded, after every step.
+    grad_scaler: kept for the training step, which uses it. offload: which states lie in host memory or in files; None:
+    none.
     """
 
     def __init__(
@@ -148,11 +150,11 @@ class FlatOptimizer:
         row_factors: Sequence[tuple[Parameter, Array]] = (),
     ) -> None:
         """Update every weight that this rank owns from its gradient times `grad_scale` (and clipped by value, if the
-        configuration says so), then gather the weights that others own. All ranks of the model call this.
+        configuration says so), then gather the weights that others own. All ranks call this.
 
         decoupled_lr: the learning rate of embedding and output layer; None: they have that of all. row_factors:
         parameters whose rows [r, ...] are multiplied by factors [r] after their update. With --overlap-param-gather the
-        gathers are only started.
+        gathers that cells of the model wait for are only started.
         """
         if not self._has_stepped:
             self._take_over_assigned_params()

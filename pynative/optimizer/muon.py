@@ -33,7 +33,8 @@ class CutMatrix(NamedTuple):
 
     @classmethod
     def of(cls, spec: ShardSpec) -> "CutMatrix | None":
-        """The cut of a parameter over several ranks; None if each rank has all of it."""
+        """The cut of a parameter over several ranks; None if each rank has all of it. Raises AssertionError if more
+        than one group of several ranks cuts it."""
         groups = [(parallel_state.get_group(cut.over), cut.axis) for cut in spec.cuts]
         several = [cls(group, axis) for group, axis in groups if group.size > 1]
         assert len(several) <= 1, f"{spec.name} is cut over several groups"
@@ -51,8 +52,9 @@ def orthogonalized(
     """U V^T, approximately, of x = U S V^T, float32 [r, c], by Newton-Schulz iterations; in type `dtype`, which the
     iterations use.
 
-    iterations: coefficients (a, b, c) of each. An iteration computes the Gram matrix of the shorter side, x x^T or
-    x^T x; for a cut matrix that of the side that is not cut, summed over the ranks.
+    iterations: coefficients (a, b, c) of each. cut: x and the result are this rank's part of a matrix, and all ranks of
+    the cut's group call this. An iteration computes the Gram matrix of the shorter side, x x^T or x^T x; for a cut
+    matrix that of the side that is not cut, summed over the ranks.
     """
     is_wide = x.shape[0] <= x.shape[1] if cut is None else cut.axis == 1
     square = kernels.squared_norm(x)
@@ -72,9 +74,10 @@ def orthogonalized(
 
 
 def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Tensor:
-    """The update of a matrix for a learning rate of 1, from its direction [r, c]; of a matrix that is cut over ranks
-    (`spec`) both are this rank's part, all ranks of the cut call this, and --muon-tp-mode says whether the whole is
-    orthogonalised or each part by itself."""
+    """The update [r, c] of a matrix for a learning rate of 1, from its direction [r, c]; of a matrix that is cut over
+    ranks (`spec`) both are this rank's part, all ranks of the cut call this, and --muon-tp-mode says whether the whole
+    is orthogonalised or each part by itself. Unless --muon-no-split-qkv is given, fused queries, keys and values count
+    as three matrices."""
     cut = CutMatrix.of(spec)
     if cut is None or config.muon_tp_mode != "duplicated":
         return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)
@@ -171,9 +174,10 @@ def matrices_of(
     config: OptimizerConfig,
     is_sharded: bool,
 ) -> Iterator[MuonMatrix]:
-    """The matrices of a buffer of which this rank owns a part, or whose direction, shared out over several ranks, it
-    helps to sum up. sweeps: start of a matrix's entry -> (the run that this rank owns, its memory). is_sharded:
-    replicas share the states out."""
+    """Yield a MuonMatrix for each entry of `matrices`, which are of the buffer of `plan`, that this rank owns a part
+    of, or whose parts several ranks own: then this rank helps to sum up the direction. sweeps: start of a matrix's
+    entry -> (the run of the buffer that this rank owns, its memory). is_sharded: whether replicas share the states
+    out."""
     kind = SHARDS_OF_STATES[plan.replicas]
     size = parallel_state.get_coordinates().get(kind, (0, 1))[1] if is_sharded else 1
     for entry in matrices:

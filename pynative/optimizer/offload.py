@@ -29,8 +29,8 @@ class InFiles:
     """Allocator of zeros in files of a directory, mapped into memory: called with (size, type) it gives an array
     [size]. The files have no name: they vanish with the process, however it ends.
 
-    Raises ValueError for a directory that cannot be written to, or without room: all of it is taken at once, because a
-    disk that is full later ends the process.
+    Raises ValueError when it is made for a directory that cannot be written to, and when it is called without enough
+    room on the disk: all of it is taken at once, because a disk that is full later ends the process.
     """
 
     def __init__(self, directory: str) -> None:

@@ -20,10 +20,11 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, Param
 
 
 class ModelSum:
-    """The choice of the parameters that this rank counts, and the sum over all ranks of a replica of the model.
+    """The choice of the parameters that this rank counts, and, by a call of the object, the sum of values over all
+    ranks of a replica of the model.
 
-    of_owned: a rank counts only what it owns of the buffers, because the replicas share the states out; False: it
-    counts its parameters whole, because every replica has the same.
+    of_owned: the sum goes over the replicas, too, that share the states out, because each gives values only of what it
+    owns of the buffers; False: not so, because every replica gives the same values.
     """
 
     def __init__(self, of_owned: bool = False) -> None:
@@ -54,7 +55,9 @@ class ModelSum:
         return self._over_model(counted, over_group)
 
     def count(self, counted: Iterable[tuple[str, float]]) -> int:
-        """The sum, as by a call, of whole numbers: exact up to 2^36."""
+        """The sum of whole numbers over the same ranks as by a call of the object, exact up to 2^36. counted: (kind of
+        the parameter's replicas, "dp-cp" or "expert-dp"; number) of this rank's. All ranks call this and get the
+        same."""
         return round(self._over_model(counted, lambda value, group: sum_over_group([value], group)[0]))
 
     def _over_model(self, counted: Iterable[tuple[str, float]], over: Callable[[float, Group], float]) -> float:
@@ -128,7 +131,7 @@ class ModelStatistics:
             yield buffer.plan.replicas, measure(getattr(buffer, part).span(*run))
 
     def parameter_norm(self) -> float:
-        """The L2 norm of all weights of the model, frozen ones included."""
+        """The L2 norm of all weights of the model, with the frozen ones that the object was given."""
         return math.sqrt(self._sum(self._measured("parameters", kernels.squared_norm)) + self._frozen_square)
 
     @cached_property

@@ -28,7 +28,8 @@ class Step(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Vectors over an owned run of a segment: what one call of an update rule works on."""
+    """The vectors, of equal length, that one call of an update rule works on: of a run of a buffer that this rank owns
+    and whose parameters are treated alike."""
 
     treatment: Treatment
     param: Tensor

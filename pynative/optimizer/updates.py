@@ -1,4 +1,4 @@
-"""The arithmetic of each `UpdateRule`. An elementwise rule updates a sweep at once."""
+"""The arithmetic of each elementwise `UpdateRule`, which updates a sweep at once, and tables of the rules."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,9 @@ from pynative.optimizer.sweep import Step, Sweep
 
 def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
     """Update a sweep by AdamW (Loshchilov and Hutter, 2019) or Adam (Kingma and Ba, 2015), with or without bias
-    correction, as the configuration says; epsilon, times the parameters' `rate_factor`, is added behind the root. Then
-    take the weights into their average, if there is one (PMA)."""
+    correction, as the configuration says; epsilon, times the parameters' `rate_factor`, is added to the root. With PMA
+    the weights are then, every `pma_interleave_step` updates, taken into their average, which after `pma_fused_num`
+    times becomes the weights."""
     beta1, beta2 = config.adam.betas
     settings = AdamStep(
         learning_rate=step.learning_rate_of(sweep.treatment),

@@ -22,8 +22,8 @@ DIMENSIONS = 3
 
 
 def hidden_states_shape(config: AllConfig) -> tuple[int, int, int]:
-    """The shape of what one stage sends to the next: [s/c, b, h], or [s/c/t, b, h] with sequence parallelism; with
-    hyper-connections h is the width of all residual streams."""
+    """The shape of what one stage sends to the next where shapes do not vary: [s/c, b, h], or [s/c/t, b, h] with
+    sequence parallelism; with hyper-connections h is the width of all residual streams."""
     length = SequenceLayout.of(config.parallel_config).local_length(config.model_config.seq_length)
     return length, config.dataset_config.batch_size, config.model_config.residual_width
 
@@ -33,9 +33,9 @@ class Channel:
 
     Args:
         group: the stages, first to last.
-        shape: of every tensor, unless the stages tell each other (`shapes_vary`).
+        shape: of every tensor, unless the stages tell each other (`shapes_vary`); dtype: of every tensor.
         overlap: leave transfers under way while the stage computes; otherwise wait for them where they are posted.
-        shapes_vary: send a message with the shape ahead of each tensor.
+        shapes_vary: send a message with the shape ahead of each tensor, which must have three axes.
     """
 
     def __init__(

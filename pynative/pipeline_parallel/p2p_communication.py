@@ -17,8 +17,8 @@ class P2PPrimitive:
     A stage without the neighbour (the first has no previous, the last no next) sends nothing and receives None.
 
     Args:
-        config: the parallel section of the job's configuration, which says the tensors' type, and their shape unless
-            --variable-seq-lengths lets it vary.
+        config: the parallel section of the job's configuration, from which the tensors' type and shape follow; where
+            shapes vary (--variable-seq-lengths), each is sent ahead of its tensor.
     """
 
     def __init__(self, config: ParallelConfig) -> None:

@@ -47,7 +47,11 @@ class GlobalLoss(NamedTuple):
 
 
 class PipelineStep:
-    """Runs the configuration's schedule over this rank's chunks and sums the losses over the job."""
+    """Runs the configuration's schedule over this rank's chunks (`model`) and sums the losses over the job.
+
+    loss_scaler: its scale multiplies the gradients from which backwards start; None: they are not scaled. timers:
+    measure training steps.
+    """
 
     def __init__(
         self,

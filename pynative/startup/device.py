@@ -89,10 +89,10 @@ def initialize(
 ) -> None:
     """Select dynamic-graph mode, the device, and the stack of operators (`kernel_set`; None: the device's default).
 
-    threads: of the operators of this process; None: the host's cores divided by `world_size`. fused: the operators that
-    flags ask to be fused. On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core
-    that the work needs; there MindSpore's own kernels get as many threads as ours, unless their number is set already,
-    by the script or an earlier call.
+    threads: of the operators of this process; None: the cores that it may use divided by `world_size`, at least 1.
+    fused: the operators that flags ask to be fused. On a CPU launches are made blocking: asynchronous ones make the
+    main thread spin on the core that the work needs; there MindSpore's own kernels get as many threads as ours, unless
+    their number is set already, by the script or an earlier call.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     # MindSpore refuses to set the device once it computes, even to the same one

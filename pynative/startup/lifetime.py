@@ -30,8 +30,9 @@ _NAMES = ("msrun", "mindspore.parallel.cluster.run")
 
 def watch() -> None:
     """Watch, in a thread, the msrun that started this process and waits for its ranks: when it ends, this process gets
-    SIGTERM if it handles that, else it is killed, with its process group unless msrun is in that, too. If msrun has
-    ended already, end this process now, and a rank's whole process group; without one do nothing."""
+    SIGTERM if it handles that, else it is killed, with its process group unless msrun is in that, too. If that msrun
+    has ended already, end this process, of a rank its whole process group. Do nothing if no msrun that waits for its
+    ranks started this process."""
     launcher = _launcher()
     if launcher is not None:
         threading.Thread(target=_Watch(launcher).run, daemon=True).start()

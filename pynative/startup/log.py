@@ -1,4 +1,4 @@
-"""Messages on standard output, one line each, as "INFO - ..."."""
+"""Messages on standard output, each behind its level, as "INFO - ..."."""
 
 import atexit
 import logging
@@ -36,17 +36,18 @@ def _logger() -> logging.Logger:
 
 
 def log(message: str) -> None:
-    """Print a message as one line of level INFO."""
+    """Print a message of level INFO, as "INFO - <message>"."""
     _logger().info(message)
 
 
 def warn(message: str) -> None:
-    """Print a message as one line of level WARNING."""
+    """Print a message of level WARNING, as "WARNING - <message>"."""
     _logger().warning(message)
 
 
 class HeardWarnings(logging.Handler):
-    """A log handler that calls `hear` with the text of each message of level WARNING and above, until it is closed."""
+    """A log handler that calls `hear` with the text of each message of level WARNING and above of the log that `warn`
+    writes to, from when it is made until it is closed."""
 
     def __init__(self, hear: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)

@@ -31,8 +31,9 @@ _FRAMES = 20
 
 
 def watch(backend: Backend) -> None:
-    """Have this rank answer roll calls: when a wait in a collective exceeds the time-out, and on SIGUSR2; of several
-    ranks rank 0 then logs the table of the answers."""
+    """Have this rank answer roll calls, which a wait in a collective beyond the time-out and SIGUSR2 begin: it writes
+    its whereabouts to its error stream. On CPUs all ranks answer, and rank 0 of several logs the table of the answers;
+    with HCCL a rank answers alone."""
     backend.roll_call.start(lambda: whereabouts(backend), _show)
 
 
@@ -116,8 +117,8 @@ def _cell_or_parameter(frame: FrameType) -> Iterator[Any]:
 
 
 def name_of(value: Any) -> str:
-    """The global name of a parameter, or of a cell: the common start of its parameters' names, so "" for a whole
-    model."""
+    """The global name of a parameter ("" if it has none yet), or of a cell: the common start of its parameters' names,
+    so "" for a whole model."""
     if isinstance(value, Parameter):
         meta = getattr(value, "meta", None)
         return meta.spec.name if meta is not None else ""

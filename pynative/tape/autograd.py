@@ -8,8 +8,8 @@ Where a parameter's gradient goes
 The record of a parameter in a gradient buffer (`parameter.meta`, a ParameterMeta) has `main_grad`, its view of the
 buffer, and `main_grad_is_empty`, true until something was added since the buffer was last emptied. An operator with a
 hand-written backward adds into `main_grad` itself (`add_weight_gradient`) and returns None to the tape; anything else
-ends in the tape's own `_grad` and is moved over by `TapeGradients`. Nothing is zeroed: the first contribution
-overwrites.
+ends in the tape's own `_grad` and is moved over by `TapeGradients`. Nothing is zeroed ahead of a backward: the first
+contribution overwrites.
 
 Inside `deferred_weight_gradients` what an operator would add is put off: zero-bubble schedules send the input's
 gradient on first and compute the weights' when there is nothing else to do (Qi et al., "Zero Bubble Pipeline
@@ -301,8 +301,8 @@ class TapeGradients:
         self._arrived[id(parameter)] = parameter
 
     def collect(self) -> None:
-        """Add all gradients that the tape left in `_grad` to the parameters' `main_grad`, and clear them; raises as
-        `add`."""
+        """Add all gradients that the tape left in `_grad` to the parameters' `main_grad`, and clear them. Raises
+        ValueError for a parameter whose `main_grad` is being summed over replicas already."""
         self.add(self.take(list(self._arrived)))
 
     def take(self, of: Iterable[int]) -> list[tuple[Tensor, Tensor]]:

@@ -21,7 +21,7 @@ _turns: "Turns | None" = None
 
 
 def give_way() -> None:
-    """Let the other of two computations run until it gives way in turn; nothing where one computes alone."""
+    """Let the other of two computations run until it gives way in turn or ends; do nothing where one computes alone."""
     if _turns is not None:
         _turns.pass_on()
 
@@ -87,7 +87,8 @@ class Turns:
             raise _Ended if own else self._failed
 
     def run(self) -> tuple[Any, Any]:
-        """Run both computations to their ends; their results. Raises what either raised."""
+        """Run both computations to their ends, the first one begins; (its result, the second's). Raises what either
+        raised."""
         global _turns
         switches, (first, _) = autograd.switches(), self._pair
         thread = Thread(target=self._run_second, args=(switches,), name="second of two computations")

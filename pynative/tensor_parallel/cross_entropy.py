@@ -1,4 +1,5 @@
-"""Cross entropy over a vocabulary that is cut over the tensor-parallel group: only per-token numbers are sent."""
+"""Cross entropy over a vocabulary that is cut over the tensor-parallel group: from cut logits it is computed by sending
+per-token numbers alone."""
 
 from typing import Any
 
@@ -62,7 +63,8 @@ class VocabParallelCrossEntropy(nn.Cell):
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """logits [b, s, v/t] (or [s, b, v/t]; v instead with parallel_logits=False) and target ids of the same leading
         shape -> per-token losses, float32, of that shape. Raises ValueError for label smoothing, and over several ranks
-        for logits of the whole vocabulary without parallel_logits=False."""
+        without parallel_logits=False for logits as wide as the vocabulary of the job's configuration, if there is
+        one."""
         if label_smoothing:
             raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
         group = parallel_state.get_tensor_model_parallel_group()

@@ -119,7 +119,7 @@ class ParallelLinear(nn.Cell):
             as a parameter of its own.
         config: the ModelConfig.
         init_method: initial values of the weight; None: normal with `config.initial_std`.
-        bias: whether there is one.
+        bias: whether the layer has a bias.
         stride: number of fused equal parts along the cut axis, each cut on its own.
         skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
         bias_init: initial values of the bias.

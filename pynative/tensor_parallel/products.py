@@ -24,7 +24,8 @@ class Products:
     """The products in the type of x, to which the weight is cast each time anew. Not recorded on the tape."""
 
     def weight(self, weight: Tensor, like: Tensor, summed: int = 1) -> Tensor:
-        """The weight [o, i] as the operand of a product with `like`, which sums over the weight's axis `summed`."""
+        """The weight [o, i], in the type of the tensor `like`, as the operand of a product with it, which sums over the
+        weight's axis `summed`."""
         return kernels.cast(weight, like.dtype)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -10,8 +10,9 @@ Scripts draw their own numbers from named streams, as in Megatron:
     with get_rng_tracer().rng_fork(MODEL_PARALLEL_RNG):
         x = kernels.dropout(x, 0.1, get_rng_tracer().next_key())
 
-A stream gives the n-th key asked for since the forward of this micro-batch began, for what distinguishes the ranks that
-must differ. Nothing lives longer than a micro-batch, so a checkpoint needs the seed and the iteration alone.
+A stream's key depends on seed, iteration, micro-batch and pipeline stage, on the stream, on the indices of this rank by
+which the stream's numbers differ (`DISTINGUISHED`), and on how many keys were drawn from it since the forward of this
+micro-batch began. Nothing lives longer than a micro-batch, so a checkpoint needs the seed and the iteration alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -80,8 +81,8 @@ class RNGStateTracer:
         self._states = Local(States(get_step_position(), {}))
 
     def add(self, name: str, seed: int) -> None:
-        """Add a stream with a seed that is used as it is: what distinguishes ranks must be part of it. Raises
-        ValueError if the name or the seed is taken."""
+        """Add a stream with a seed that is used as it is: where ranks must differ, they give different seeds. Raises
+        ValueError if another stream has the name, or another added stream the seed."""
         if name in self._streams:
             raise ValueError(f"random stream {name!r} exists already; choose another name")
         if any(stream.seed == seed for stream in self._streams.values()):

@@ -1,6 +1,7 @@
 """Training: the loop, one step, data, losses and callbacks.
 
-The names of MindFormers' Trainer are here, too, each loaded when it is asked for.
+`Trainer`, `TrainingArguments` and two loss scalers of MindFormers are here, too, each loaded when it is asked for. Some
+further names of MindFormers raise an ImportError that says what to use instead.
 """
 
 from importlib import import_module

@@ -17,8 +17,8 @@ from pynative.tensor_parallel.data import broadcast_item
 
 
 def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
-    """The numbers of samples of training, validation and test data that a script's provider is asked for, those of the
-    whole run; it draws none of the test data. config: by default the one that `set_parallel_context` was given."""
+    """(Training samples, validation samples, test samples) that a script's provider is asked for, those of the whole
+    run, which draws none of the test data. config: by default the one that `set_parallel_context` was given."""
     config = config or parallel_state.get_config()
     training, data = config.training_config, config.dataset_config
     batch, evaluated = data.global_batch_size, data.eval_global_batch_size or data.global_batch_size
@@ -40,10 +40,10 @@ def build_pretraining_data_loader(
     """A loader of this replica's steps of `dataset`, each in `draws` items, from the first sample that was not consumed
     yet.
 
-    An item is a dict of arrays whose rows are a step's micro-batches, one after the other. config: by default the one
-    that `set_parallel_context` was given. draws: 1, or for Megatron's forward_step_func, which draws micro-batches,
-    their number. With 1, training steps grow as --rampup-batch-size says, and those of an evaluation (is_training
-    False) have a size of their own.
+    An item is a dict of arrays whose rows are its micro-batches, one after the other. config: by default the one that
+    `set_parallel_context` was given. draws: the number of items that make a step: 1, or for Megatron's
+    forward_step_func, which draws single micro-batches, that of the micro-batches. With 1, training steps grow as
+    --rampup-batch-size says, and those of an evaluation (is_training False) have a size of their own.
     """
     config = config or parallel_state.get_config()
     data, unit = config.dataset_config, micro_batch_of_all(config)

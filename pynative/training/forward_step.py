@@ -97,11 +97,11 @@ class MegatronForwardStep:
     """The forward by `forward_step_func(data_iterator, model)`, which returns the model's output and a function from it
     to the loss.
 
-    It draws dicts of tensors, also if the loader has dicts of numpy arrays; on a rank without data the iterator is
-    None. Its loss function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); the
-    first reported value is logged, a number or a pair (sum, count). With context parallelism sums and counts of the
-    second form are of this rank's shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up
-    here; the loss of the first is the whole sequences', as our GPTModel's is.
+    The script's function draws dicts of tensors, also if the loader has dicts of numpy arrays; on a rank without data
+    the iterator is None. The loss function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name:
+    reported}); the first reported value is logged, a number or a pair (sum, count). With context parallelism sums and
+    counts of the second form are of this rank's shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are
+    added up here; the loss of the first is the whole sequences', as our GPTModel's is.
     """
 
     is_of_a_script = True

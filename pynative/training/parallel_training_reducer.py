@@ -47,8 +47,9 @@ class ParallelTrainingReducer:
                 grads[i] = parallel_state.get_group(spec.shared_over).all_reduce(grads[i])
 
     def inplace_reduce_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Reduce the list's gradients over replicas, then partial ones, then a tied embedding's: the three methods
-        above. Raises ValueError unless there is one gradient for each parameter. params: ignored."""
+        """Reduce the list's gradients over replicas, then partial ones, then a tied embedding's, as the methods
+        `inplace_reduce_dp_grad`, `inplace_reduce_sp_grad` and `inplace_reduce_shared_grad` do in turn. Raises
+        ValueError unless there is one gradient for each parameter. params: ignored."""
         self.inplace_reduce_dp_grad(grads)
         self.inplace_reduce_sp_grad(grads)
         self.inplace_reduce_shared_grad(grads)

@@ -59,7 +59,8 @@ class Judged:
 class Rerun:
     """The judge of each step's result, which has a step computed again where its result cannot be right.
 
-    checks_finite: whether a result that is not finite is one of those.
+    config: --rerun-mode, and the spikes of loss and gradient norm that count as such a result. checks_finite: whether
+    a loss or gradient norm that is not finite counts as one.
     """
 
     def __init__(self, config: FaultConfig, checks_finite: bool) -> None:

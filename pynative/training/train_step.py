@@ -138,8 +138,9 @@ class TrainOneStepCell:
         """Make one step. `before_update(gradient_scale)` is called with the reduced gradients in the buffers, still to
         be multiplied by gradient_scale, also if the update is skipped afterwards.
 
-        micro_batches: their number on this rank; None: the configuration's. All ranks call this. Raises ValueError for
-        a batch that does not fit the model, NonFiniteGradients where gradients are checked and not computed again.
+        data_iterator: the training data, or None on a rank that draws none. micro_batches: their number on this rank;
+        None: the configuration's. All ranks call this. Raises ValueError for a batch that does not fit the model, and
+        with --rerun-mode disabled NonFiniteGradients for checked gradients of this rank that are not finite.
         """
         data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)

@@ -45,8 +45,8 @@ _LENGTHS = {path_of(name) for name in ("training_iters", "train_samples", "epoch
 
 class TrainingArguments:
     """Settings that override a configuration's: options of training, optimizer and data by their names, or by a
-    Trainer's (`OTHER_NAMES`). A setting of None overrides nothing, and those of `WITHOUT_EFFECT` do nothing. Raises
-    ValueError for an unknown name or a value of another type."""
+    Trainer's (`OTHER_NAMES`). A setting of None does nothing, whatever its name, and neither do those of
+    `WITHOUT_EFFECT`. Raises ValueError for another unknown name or a value of another type."""
 
     def __init__(self, **settings: Any) -> None:
         vars(self).update(settings)
@@ -65,7 +65,7 @@ class TrainingArguments:
 
 
 def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConfig:
-    """A new configuration with the values `changes`, by path, and everything that follows from them. A number of
+    """A new configuration with the values `changes`, by option path, and everything that follows from them. A number of
     iterations, samples or epochs among them replaces whichever of these the configuration has.
 
     samples: the number of samples of an epoch. Raises `ConfigError` for values that do not fit each other, ValueError

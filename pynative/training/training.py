@@ -63,9 +63,10 @@ __all__ = [
 
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
-    """This stage's chunks of the model (one without virtual stages), with their initial values. Raises ValueError for a
-    cell without `set_input_tensor`, and if adapters are asked for and the model has none. config: of a TrainingConfig
-    only the seed is used, and all parameters are trained."""
+    """This stage's chunks of the model (one without virtual stages), with their initial values. model_provider_func: as
+    `pretrain` takes it. config: if it asks for adapters, all other parameters are frozen; of a TrainingConfig only the
+    seed is used. Raises ValueError for a cell without `set_input_tensor`, and if adapters are asked for and this stage
+    has none."""
     seed = (config.training_config if isinstance(config, AllConfig) else config).seed
     lora = config.lora_config if isinstance(config, AllConfig) else LoraConfig()
     if isinstance(config, AllConfig) and parallel_state.get_global_rank() == 0:
@@ -294,8 +295,8 @@ def train(
     get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
-    """Run the loop of `pretrain` (log, evaluation, checkpoints, callbacks) around a step cell that a script has built;
-    the state at the end.
+    """Run the loop of `pretrain` (log, evaluation, checkpoints, callbacks) around a step cell that a script has built,
+    and return the state at the end.
 
     training_config is the step cell's. get_batch_func: as in `pretrain`; None: the step cell draws as it was built.
     metrics and evaluation_func must be None, a callback does their work; so must resume_dict: `pretrain` resumes.

@@ -108,11 +108,12 @@ def _sinks_of(block: blocks.CoreAttention, heads: int) -> Tensor | None:
 
 
 class ParallelAttention(nn.Cell):
-    """linear_qkv -> optional head norms -> optional rotation -> core attention -> optional gates -> linear_proj.
+    """linear_qkv -> optional head norms -> optional rotation -> core attention -> optional gates -> linear_proj; in
+    some models the norms come after the rotation.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
-    its value head. Ranks that share a group (g < t) have one each, of n/t query heads. layer_number: global, from 1;
-    block None: as the configuration says for that layer.
+    its value head. Where ranks share a group (g < t), each has the group's key and value, and n/t of its query heads.
+    layer_number: global, from 1; block None: as the configuration says for that layer.
     """
 
     def __init__(
@@ -164,8 +165,9 @@ class ParallelAttention(nn.Cell):
         return run_part(self, "linear_proj", self.linear_proj, out)
 
     def heads_of(self, hidden_states: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """(Queries [s, b, n/t, d], gates [s, b, n/t x d] or None, keys, values [s, b, g/t, d]) of hidden states.
-        shared: for a subclass whose layers share something; ignored here."""
+        """(Queries [s, b, n/t, d], gates [s, b, g/t, n/g x d] or None, keys, values [s, b, g/t, d]) of hidden states;
+        with g < t there is one group, of n/t heads. shared: for a subclass whose layers share something; ignored
+        here."""
         rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
         return self._split(take_shared_group(rows, self.group, self.rows))
 

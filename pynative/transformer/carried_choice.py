@@ -32,8 +32,8 @@ def of_block(chosen: Tensor | None, ulysses_group: Group) -> Tensor | None:
 
 
 class SharedChoices:
-    """The choices that a chunk receives with its hidden states and sends with them. They have no gradient: zeros are
-    appended to the hidden states'."""
+    """The choices that a chunk receives with its hidden states and sends with them. Choices have no gradient: the
+    backward appends zeros in their place to the gradient of the hidden states."""
 
     def __init__(self, config: ModelConfig, block: blocks.Decoder) -> None:
         self.width, self.boundary = config.residual_width, Boundary.of(config)
@@ -42,7 +42,7 @@ class SharedChoices:
 
     def received(self, both: Tensor) -> tuple[Tensor, Choices]:
         """A received message [s/t, b, h + 2 k] -> (hidden states [s/t, b, h], the choices that the chunk begins with).
-        Without a choice in it the hidden states alone, and {}."""
+        If the chunk receives no choice: `both` as it is, and {}."""
         if self._received is None:
             return both, {}
         widths = (self.width, self._received.channels)

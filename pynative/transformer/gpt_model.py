@@ -81,9 +81,9 @@ class GPTModel(Module):
         document_starts: Tensor | None = None,
         routed_experts: Tensor | None = None,
     ) -> Tensor:
-        """tokens, position_ids, labels, loss_mask [b, s] -> the loss, in training with multi-token prediction's;
-        without labels logits [b, s, v/t] ([b, s, v] without parallel_output); earlier stages: hidden states [s, b, h].
-
+        """tokens, position_ids, labels, loss_mask [b, s] -> the loss of the next tokens, a scalar, whose backward in
+        training is also that of multi-token prediction's losses, if any; without labels logits [b, s, v/t] ([b, s, v]
+        without parallel_output); earlier stages: hidden states [s, b, h].
         attention_mask, document_starts: of the queries that attend on this rank (`ContextShard.queries`), bool [b, 1,
         s, s], True where a score is left out (None: causal), and int32 [b, s], the first position of each query's
         document. routed_experts, int [b, s, L, k]: given choices, the k experts of each token in each of the L layers

@@ -41,8 +41,8 @@ class TransformerLanguageModel(nn.Cell):
     """embedding (first stage), decoder: layers and final norm, output_layer (last stage), under Megatron's names.
 
     With multi-token prediction the last stage has `mtp`, and an embedding for it: its own if it is the first stage too;
-    in a folded pipeline the first chunk's, which is borrowed; else a copy, the same parameter, whose gradients are
-    summed over both. Or each depth has an embedding and an output layer of its own.
+    in a folded pipeline the first chunk's, which is borrowed; else a copy of the first stage's: the gradients of
+    both are summed, so that they stay equal. Or each depth has an embedding and an output layer of its own.
     """
 
     def __init__(

@@ -107,6 +107,6 @@ class ParallelTransformerLayer(Observable):
         return self.joined(branch, result, residual)
 
     def joined(self, branch: blocks.Branch, result: tuple[Tensor, Tensor | None], residual: Any) -> Tensor:
-        """The sublayer's (output, bias), normed, scaled and dropped out as the layer says, added to the residual that
-        has passed it by, times its weight in the layer."""
+        """The sublayer's (output, bias), normed, scaled and dropped out as the layer says, added to the residual of
+        `entered`, which is multiplied by the residual's weight in the layer."""
         return self._join(result, residual, branch)

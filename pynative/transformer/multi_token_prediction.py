@@ -1,7 +1,7 @@
 """Multi-token prediction (DeepSeek-V3, 2024, section 2.2): layers behind the decoder that predict later tokens.
 
 Names here are Megatron's: `mtp.layers.K` is depth K, from 0, which predicts the token K + 2 places on. Embedding and
-output layer are the model's, which calls them, or each depth has its own.
+output layer are the model's, or each depth has its own.
 """
 
 import enum

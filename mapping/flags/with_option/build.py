@@ -1,4 +1,5 @@
-"""Rows of flags that act, made of the config's own options: name, type, default and choices stand in these alone."""
+"""Rows of flags that fill options of the config: name, type, default and choices are the option's, unless a change says
+otherwise."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +27,8 @@ class Acting(NamedTuple):
 
 
 def row(option: Option, name: str) -> Flag:
-    """The row of a flag `name` that fills an option as it is."""
+    """The row of a flag `name` for an option, with the option's type, default and choices: a switch for a bool (one
+    that sets false, if the default is true), one or more values for a list, else one value."""
     kind, base = _plain(option.type), {"target": option.path, "choices": option.field.metadata["choices"]}
     if option.path in ALWAYS:
         base |= {"status": IGNORED, "reason": ALWAYS[option.path]}
@@ -56,8 +58,8 @@ def changed(flag: Flag, change: Change) -> Flag:
 
 
 def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
-    """The row of a further flag for `field` (the end of its path): it takes the values that the field's own flag takes,
-    and has an attribute of its own. change: as in `changed`."""
+    """The row of a further flag for `field` (the end of its path), made of the field's option as by `row`; it has an
+    attribute of its own. change: as in `changed`."""
     return changed(row(OPTIONS[path_of(field)], name), {"help": help, **change})
 
 
@@ -68,7 +70,7 @@ def as_switch(name: str, help: str, **change: Any) -> dict[str, Change]:
 
 
 def read_by(type: Callable[[str], Any], **change: Any) -> Change:
-    """The change for a flag whose value's text is read by the function `type`."""
+    """The change for a flag that takes one value, without choices, whose text is read by the function `type`."""
     return {"type": type, "nargs": None, "choices": (), **change}
 
 

@@ -1,4 +1,4 @@
-"""Flags of the network."""
+"""Flags of the network: the differences of their rows from the options that they fill, and further flags."""
 
 from typing import Any
 

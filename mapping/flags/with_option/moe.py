@@ -1,4 +1,4 @@
-"""Flags of mixtures of experts."""
+"""Flags of mixtures of experts: the differences of their rows from the options that they fill, and further flags."""
 
 from mapping.flags.flag import value
 from mapping.flags.notations import layer_frequency, parts

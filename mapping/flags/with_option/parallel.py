@@ -1,4 +1,5 @@
-"""Flags of parallelism and of the process."""
+"""Flags of parallelism and of the process: the differences of their rows from the options that they fill, and further
+flags."""
 
 from mapping.flags.flag import value
 from mapping.flags.notations import integers, layer_list, literal, pipeline_layout

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: forms of attention, positions and layers that are not a Megatron GPT."""
+"""Flags that are ignored or refused: forms of attention, positions, layers and models."""
 
 from mapping.flags.flag import group, ignored, refused
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: other optimizers."""
+"""Flags that are ignored or refused: optimizers, and changes of the batch size."""
 
 from mapping.flags.flag import group, ignored, refused, value
 

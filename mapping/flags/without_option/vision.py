@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: models of images and of sentence pairs, retrieval."""
+"""Flags that are refused: models of images and of sentence pairs, retrieval."""
 
 from mapping.flags.flag import group, refused
 

@@ -226,7 +226,8 @@ def findings(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command, and return its exit code: 0, or 1 if it failed."""
+    """Run the command, and return its exit code: 0, or 1 after a ValueError or OSError, which is printed. argparse
+    itself ends the process after --help (0) and for wrong arguments (2)."""
     options = parser(__doc__).parse_args(argv)
     return exit_code(lambda: print("\n".join(convert(options))))
 

@@ -81,8 +81,9 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
 
 
 def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:
-    """The model of the checkpoint in a folder, of whichever format or of one `kind`. Raises ValueError if it cannot be
-    read."""
+    """The model of the checkpoint in a folder, of whichever format or of one `kind` (--from). step: as for `recognise`.
+    optimizer: its state is read, too. Raises ValueError if there is none or its content is wrong, OSError if a file
+    cannot be read."""
     one, folder = recognise(directory, kind, step)
     with told_of(folder, one.name):
         model = one.read(folder, optimizer=optimizer)
@@ -96,7 +97,8 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
 
 
 def read_as_stored(one: Format, folder: Path) -> Model:
-    """The model of a folder whose format is known; adapters are not merged into their weights."""
+    """The model of a folder of the format `one`; adapters of our checkpoints are not merged into their weights. Raises
+    as `read`."""
     if one.kind != "native":
         return read(folder, one.kind)
     with told_of(folder, one.name):

@@ -44,7 +44,7 @@ def _gib(model: Model) -> float:
 
 def skipped(model: Model) -> str | None:
     """A clause that says why logits are not compared unless --logits yes asks for it: the weights are large, or the
-    engine is not installed. None if logits are compared."""
+    engine is not installed. None if neither is so."""
     size = _gib(model)
     if size > MOST_BYTES / 2**30:
         more = f"{size:.1f} GiB in float32, more than {MOST_BYTES >> 30}"

@@ -42,7 +42,7 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
 
     optimizer: its state is read, too. merges: adapters are merged into their weights, and the optimizer's state, which
     is that of adapters, is left out; False: adapters are weights by themselves. Raises ValueError if a tensor is not
-    whole, or the manifest or a file cannot be read.
+    whole, or the manifest or a file cannot be read, KeyError if a file lacks a tensor of the manifest.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
@@ -109,8 +109,8 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
     """Write a checkpoint into `directory`, make it the latest there, and return its path. check: called with its folder
-    before it is published; if that raises, nothing is. Raises ValueError if the settings do not go together, `InUse` if
-    another job writes there; whatever is raised before it is published, no part of it is left."""
+    before it is published; an error that it raises passes on. Raises ValueError if the settings do not go together,
+    `InUse` if another job writes there; whatever is raised before it is published, no part of it is left."""
     run, is_new = run_of(model), not directory.exists()
     with FolderLock(directory) as lock:
         lock.take(print)

@@ -16,7 +16,8 @@ from parallel_core.sharding import Box, Place
 
 
 class ConvertedReader(CheckpointReader):
-    """The reader of another tool's checkpoint, into a model with the given vocabulary (None: the checkpoint's)."""
+    """The reader of another tool's checkpoint, read as `model`, into a model with the given vocabulary (None: the
+    checkpoint's)."""
 
     def __init__(self, directory: Path, model: Model, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
@@ -32,8 +33,8 @@ class ConvertedReader(CheckpointReader):
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether the files have an optimizer, so that a run can go on; with weights alone one begins anew, even if no
-        flag leaves the optimizer out."""
+        """Whether the optimizer's states were read, so that a run can go on; with weights alone one begins anew, even
+        if no flag leaves the optimizer out."""
         return self.manifest.optimizer is not None
 
     @property
@@ -50,7 +51,7 @@ class ConvertedReader(CheckpointReader):
         return None
 
     def read(self, name: str, place: Place, out: Array) -> Array:
-        """Write a rank's shard of a tensor into `out`, of the shard's shape, and return that. Padding that the
+        """Write a rank's shard of a tensor into `out`, of the shard's shape, and return `out`. Padding that the
         checkpoint lacks keeps the values it has in `out`."""
         tensor = self._tensors[name]
         for box in place.boxes:
@@ -61,7 +62,7 @@ class ConvertedReader(CheckpointReader):
 
 
 def holds_checkpoint(directory: Path) -> bool:
-    """Whether `--load directory` finds a checkpoint there, of whichever tool."""
+    """Whether a folder holds a checkpoint of ours or of another tool, or a file that names the latest one."""
     try:
         formats.recognise(directory)
     except ValueError:
@@ -93,7 +94,8 @@ def open_checkpoint(
 ) -> CheckpointReader:
     """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. step: its
     iteration; None: the latest. vocabulary: of the model that is loaded; None: the checkpoint's. optimizer: whether
-    another tool's optimizer is read, too. Raises ValueError if there is none, or if it cannot be read."""
+    another tool's optimizer is read, too (never that of Megatron's folder `release`). Raises ValueError if there is
+    none, or if it cannot be read."""
     one, folder = find_checkpoint(directory, step, kind)
     if one.kind == "native":
         return _native(folder, vocabulary)

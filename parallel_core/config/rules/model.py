@@ -105,7 +105,8 @@ def half_precision_flags(config: Sections) -> Iterator[Finding]:
 
 
 def types_agree(config: Sections) -> Iterator[Finding]:
-    """Check types: weights and initial embeddings are float32 or of the compute type, that of --bf16 and --fp16."""
+    """Check types: the compute type is that of --bf16 or --fp16, where one of them is given; weights and initial
+    embeddings are float32 or of the compute type."""
     model, precision = config.model_config, config.training_config.precision
     if precision.bf16 and precision.fp16:
         return
@@ -228,8 +229,7 @@ def residual_weights_are_two(config: Sections) -> Iterator[Finding]:
 
 
 def linear_attention_fits(config: Sections) -> Iterator[Finding]:
-    """Check gated delta nets and lightning attention: --linear-attention-freq, numbers of heads, and no
-    --reset-attention-mask."""
+    """Check gated delta nets and lightning attention: layers that have them, heads, and no --reset-attention-mask."""
     model, sizes = config.model_config, config.model_config.linear_attention
     if not (model.has_delta_nets or model.has_lightning_attention):
         return

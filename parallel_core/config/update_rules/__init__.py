@@ -1,1 +1,1 @@
-"""Optimizers as the plan sees them: one file with one value for each."""
+"""The optimizers: for each a file with its section of options and its `UpdateRule`."""

@@ -16,8 +16,8 @@ MOMENTUM = "momentum_buffer"
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRule:
-    """One optimizer. Its name is the field of `OptimizerConfig` with its options, and the name of its arithmetic in
-    `pynative.optimizer.updates`; no other code compares names."""
+    """One optimizer. Its name is also that of the field of `OptimizerConfig` with its options, and the key of its
+    update in the tables of `pynative.optimizer.updates`."""
 
     name: str
     """Its name as a value of --optimizer."""

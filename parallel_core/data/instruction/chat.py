@@ -13,7 +13,7 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 
 class Chat:
     """Writer of chats as ids, by a template and a tokenizer, whose vocabulary gets the template's stop words; without a
-    template, by the tokenizer's own."""
+    template, by the tokenizer's own chat template."""
 
     def __init__(self, template: Template | None, tokenizer: MegatronTokenizer) -> None:
         """Raises ValueError as `tokens_for`."""
@@ -40,8 +40,8 @@ class Chat:
         return [token for source, target in before for token in (*source, *target)] + asked
 
     def pair(self, question: str, answer: str) -> tuple[list[int], list[int]]:
-        """(ids of a question, up to the place where the answer begins; ids of the answer that fine-tuning learns, its
-        end included). Raises ValueError if the template cannot write them."""
+        """(ids of a question, up to the place where the answer begins; ids of the answer, and of the texts and tokens
+        that the template puts behind it). Raises ValueError if the template cannot write them."""
         messages = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
         ((asked, answered),) = self._encoder.pairs(Conversation([messages[0]], [messages[1]]))
         return list(asked), list(answered)

@@ -18,8 +18,8 @@ Message = dict[str, Any]
 
 @dataclass
 class Conversation:
-    """A conversation: `prompt`, the messages up to the last answer, and `responses`, that answer, or the chosen and the
-    rejected one that are compared."""
+    """A conversation: `prompt`, the messages up to the last answer, and `responses`: that one answer, or the chosen and
+    the rejected one where two are compared; another number of answers is a `doubt`."""
 
     prompt: list[Message]
     responses: list[Message]
@@ -48,7 +48,7 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
     """A conversation of Alpaca's columns: instruction and input are the prompt, output is the answer (several in a list
     are a `doubt`, as is an empty answer or question), history the turns before, system the system message. Raises
     BadRecord where there is no answer, where history is no list of pairs of texts, and where another of these columns
-    holds something other than text."""
+    holds something other than text (null, false, 0 and what is empty count as missing)."""
     prompt = [
         {"role": role, "content": text}
         for turn in _history(row, columns)
@@ -74,8 +74,8 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
 
 
 def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
-    """A conversation of Alpaca's columns, with a chosen and a rejected answer. Raises BadRecord where one is missing,
-    and as `of_alpaca`."""
+    """A conversation of Alpaca's columns, with a chosen and a rejected answer in place of the output, which is not
+    read. Raises BadRecord where one of the two is no text, and for the other columns as `of_alpaca`."""
     answers = [text_under(row, columns.chosen), text_under(row, columns.rejected)]
     alone = of_alpaca({**row, str(columns.response): "."}, columns)
     return Conversation(alone.prompt, [_answer(text) for text in answers], alone.system, doubt=alone.doubt, row=row)
@@ -84,8 +84,8 @@ def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
 def of_sharegpt(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages: user (or observation) and assistant (or function call) in turn, after an
     optional system message; messages without content are left out after that order is checked. Raises BadRecord where
-    there is no message, where they do not take turns, where an odd number is left, and for contents that are no
-    text."""
+    there is no message but one of the system, where they do not take turns, where an odd number is left, and for
+    contents or tools that are no text."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if len(turns) % 2:
@@ -109,9 +109,9 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
 
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
-    """A conversation of OpenAI's messages, with tool calls and reasoning: the first is of user or system, the last of
-    the assistant, others are of any known role. Raises BadRecord for other roles, where there is no message but one of
-    the system, and for contents that are no text."""
+    """A conversation of OpenAI's messages, with tool calls and reasoning: behind an optional system message the first
+    is of user or system, the last of the assistant, others are of any known role. Raises BadRecord for other roles,
+    where there is no message but one of the system, and for contents that are no text."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):
@@ -137,7 +137,7 @@ def of_openai(row: Row, columns: Columns) -> Conversation:
 def of_hunyuan(row: Row, columns: Columns) -> Conversation:
     """A conversation of Hunyuan's messages: system, user (or observation), assistant (or function call), again and
     again; messages without content are left out after that order is checked. Raises BadRecord for another order, where
-    the number that is left is not 3, 6, ..., and for contents that are no text."""
+    the number that is left is not 3, 6, ..., and for contents or tools that are no text."""
     messages, tags = _messages(row, columns), columns.tags
     turns = []
     for place, message in enumerate(messages):

@@ -19,8 +19,8 @@ def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> l
     """The texts of a conversation, sources and targets in turn, up to its last answer.
 
     thinks: answers begin with a thought. drops_thoughts: thoughts before the last question are left out, unless there
-    are tools. Raises BadRecord for messages that the format has no place for, and for tools and tool calls that
-    are not of OpenAI's form; tools that are JSON, but no list, count as none.
+    are tools. Raises BadRecord for an answer that follows an answer, and for tools and tool calls that are not of
+    OpenAI's form; tools that are JSON, but no list, count as none.
     """
     tools = _tools(conversation.tools)
     turns = _turns(conversation.messages)

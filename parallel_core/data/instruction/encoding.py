@@ -189,9 +189,9 @@ def filled(slots: Slots, **values: str) -> Slots:
 
 
 def joined(pairs: Sequence[Pair], end: int | None, room: int | None = None) -> Pair:
-    """The ids and labels of all pairs one after the other; sources have no label. end: an id that is put behind the
-    last answer, and is the label of the first token of each later source; None: there is none. room: tokens that each
-    pair is cut to by itself (--neat-pack)."""
+    """The ids and labels of all pairs one after the other; sources have the label -100. end: an id that is put behind
+    the last answer, and is the label of the first token of each later source; None: there is none. room: tokens that
+    each pair is cut to by itself (--neat-pack)."""
     ids: list[int] = []
     labels: list[int] = []
     for source, target in pairs:

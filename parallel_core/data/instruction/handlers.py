@@ -1,7 +1,7 @@
 """MindSpeed-LLM's handlers: the way in which each reads a row of data and writes it as sequences.
 
-A handler's converter turns a row into a conversation; its `encode` turns that into the sequences of each data set,
-maybe in another process.
+A handler's converter, if it has one, turns a row into a conversation; its `encode` turns that, else the row itself,
+into the sequences of each data set, maybe in another process.
 """
 
 from collections.abc import Callable
@@ -50,8 +50,8 @@ def instruction(conversation: Conversation, setting: Setting) -> Sequences:
     """One sequence in each data set, of turns cut to --seq-length (`ConversationEncoder.pairs`): input_ids, ended by
     the end of a text with a template of `efficient_eos` and, once more, with --append-eod; attention_mask (ones);
     labels (input_ids, not shifted, with -100 at questions; with `efficient_eos` the first token of each question but
-    the first has the end of a text as its label). Raises BadRecord for a conversation without tokens, or one that the
-    template cannot write; ValueError for a tokenizer without an end of a text that is written."""
+    the first has the end of a text as its label). Raises BadRecord for a conversation without tokens, ValueError for a
+    tokenizer without an end of a text that is written, and both as `ConversationEncoder.pairs`."""
     template = setting.encoder.template
     pairs = setting.encoder.pairs(conversation)
     end = setting.tokens.eos if template and template.efficient_eos else None
@@ -69,8 +69,8 @@ def _with_eod(ids: list[int], labels: list[int], setting: Setting) -> Sequences:
 def pair(conversation: Conversation, setting: Setting) -> Sequences:
     """The sequences of a conversation with two answers: chosen_input_ids and chosen_labels (-100 before the answer),
     rejected_input_ids and rejected_labels; none is cut; with a template of `efficient_eos` the end of a text ends each.
-    Raises BadRecord for a conversation that the template cannot write, ValueError with a template of `efficient_eos`
-    for a tokenizer without an end of a text."""
+    Raises ValueError with a template of `efficient_eos` for a tokenizer without an end of a text, and BadRecord and
+    ValueError as `ConversationEncoder.pairs`."""
     template = setting.encoder.template
     end = [setting.tokens.eos] if template and template.efficient_eos else []
     whole = replace(setting.encoder, room=10**9)
@@ -87,8 +87,8 @@ def pair(conversation: Conversation, setting: Setting) -> Sequences:
 def reward(conversation: Conversation, setting: Setting) -> Sequences:
     """The sequences of a conversation, cut to --seq-length, without its last answer: input_ids, attention_mask (ones),
     and for each of --dataset-additional-keys the ids of the row's text under that key, for the key `labels` those of
-    the last answer. Raises BadRecord for a row without text under a key, or a conversation that the template cannot
-    write."""
+    the last answer. Raises BadRecord for a row without text under a key, and BadRecord and ValueError as
+    `ConversationEncoder.pairs`."""
     turns = setting.encoder.pairs(conversation)
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}

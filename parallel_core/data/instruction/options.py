@@ -39,7 +39,7 @@ _REFUSALS = {
 @dataclass(frozen=True, kw_only=True)
 class InstructionOptions:
     """The options of a run of preprocessing with a handler, named as its flags. Raises ValueError, with all mistakes,
-    for values that are wrong or contradict each other; with an unknown handler that mistake alone."""
+    for values that are wrong or contradict each other; with a handler that is unknown or refused that mistake alone."""
 
     input: str
     output_prefix: Path
@@ -137,7 +137,7 @@ class InstructionOptions:
 
 
 def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
-    """Add MindSpeed-LLM's flags to a parser, but for those that every way of preprocessing has, as --input."""
+    """Add MindSpeed-LLM's flags to a parser, but for those that every way of preprocessing has, such as --input."""
     group = parser.add_argument_group("instruction data, as MindSpeed-LLM's preprocess_data.py")
     group.add_argument("--handler-name", help=", ".join(HANDLERS))
     group.add_argument("--prompt-type", help=f"a template of --prompt-type-path; {OWN_TEMPLATE}: the tokenizer's own")

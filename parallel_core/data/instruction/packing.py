@@ -40,7 +40,7 @@ def packed(samples: Sequence[Sample], seq_length: int, pad: int, neat: bool) -> 
     filled up with `pad`, labels with -100.
 
     neat: the attention mask has the number, from 1 on, of a token's conversation in its pack, and 0 for padding; else
-    ones.
+    the samples' own masks, with ones for padding. Raises ValueError for a sample of `seq_length` tokens or more.
     """
     filling = {"input_ids": pad, "labels": IGNORED, "attention_mask": 0 if neat else 1}
     result = []

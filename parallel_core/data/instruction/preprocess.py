@@ -1,5 +1,5 @@
-"""The way from records to the data sets of fine-tuning: reading, encoding (in worker processes if asked) and packing;
-all files are written or none."""
+"""The way from records to the data sets of fine-tuning: reading, encoding (in worker processes if asked) and
+packing."""
 
 import sys
 from collections.abc import Iterator

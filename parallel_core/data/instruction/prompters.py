@@ -110,9 +110,9 @@ def moss(row: Row, setting: Setting) -> Sequences:
 
 
 def moss_turns(row: Row, setting: Setting) -> Sequences:
-    """A MOSS chat in Baichuan's form: the speaker's id before each text, and the end-of-text id behind the last. That
-    is the label of the user's ids, too, which would else have none. Raises BadRecord as `moss`, ValueError for a
-    tokenizer without an end of a text."""
+    """A MOSS chat in Baichuan's form: the speaker's id before each text, and the end-of-text id behind the last.
+    Labels: answers' ids and that last id as they are, the end-of-text id in the place of the user's speaker id, else
+    -100. Raises BadRecord as `moss`, ValueError for a tokenizer without an end of a text."""
     tokenizer, eos = setting.tokens.tokenizer, setting.tokens.eos
     ids: list[int] = []
     labels: list[int] = []

@@ -46,7 +46,7 @@ def _under(row: Row, keys: Sequence[str]) -> str:
 def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded | None:
     """Ids and labels of a record; None for a record that Patch leaves out. As one text (LLama-Pretrain-Raw), with `eos`
     behind it, it is cut to `rules.length` + 1 ids, and left out if none of these is `eos`; as messages it is cut to
-    `rules.length` ids, and left out if the question alone has as many.
+    `rules.length` ids, and left out if the question alone has as many or more.
 
     Raises BadRecord for a record that has no question or no answer, or whose question the chat template writes
     differently once it is answered; ValueError for messages that the chat template does not take.
@@ -144,8 +144,8 @@ class RawDataset:
 
 
 def raw_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[RawDataset | None]]:
-    """A function from the numbers of samples of train, valid and test (None, and all with --dataloader-type cyclic: one
-    pass) to their data, None for one without a file.
+    """A function from the numbers of samples of train, valid and test to their data, None for one without a file. A
+    number is rounded up to whole passes over the file; None, and with --dataloader-type cyclic any number, gives one.
 
     Reads and tokenises each file once, before that function is called. Raises ValueError for mistakes in the files, and
     for a tokenizer without an end of a text.

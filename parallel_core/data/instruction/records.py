@@ -120,8 +120,8 @@ def record_files(path: str | Path) -> list[Path]:
 
 def read_records(path: str | Path) -> Iterator[Record]:
     """The records of a file, or of all files of a folder, in order; blank lines of JSON files are left out, and a line
-    that is no JSON object has an `UnreadableRecord` as its row. Raises ValueError for a file that cannot be read, or
-    that takes a package which is not installed, and as `record_files`."""
+    that is no JSON object has an `UnreadableRecord` as its row. Raises ValueError for a file that is damaged, or that
+    takes a package which is not installed, and as `record_files`."""
     before = 0
     for file in record_files(path):
         for record in READERS[kind(file)](file):

@@ -1,8 +1,8 @@
 """Formats of a conversation: templates as data, MindSpeed-LLM's table and the user's own.
 
 A template is a row of JSON: `format_user`, `format_assistant`, `format_system`, `format_observation` and
-`format_function` have slots, which are texts with `{{content}}` in them, tokens `{"token": "<|user|>"}`, or a token of
-the tokenizer by its role, `["bos_token"]`.
+`format_function` have slots, which are texts (with `{{content}}` in the place of what is written), tokens
+`{"token": "<|user|>"}`, or a token of the tokenizer by its role, `["bos_token"]`.
 """
 
 import json

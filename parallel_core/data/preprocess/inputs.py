@@ -107,8 +107,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def blocks(files: Sequence[Path], start: Position = BEGINNING) -> Iterator[Block]:
-    """The blocks of the files, in order, from `start` on. Raises ValueError for a file that cannot be unpacked or read,
-    for want of a package, too."""
+    """The blocks of the files, in order, from `start` on. Raises ValueError for a packed or .parquet file that is
+    damaged, and for a package that is missing."""
     before = 0
     for number, file in enumerate(files):
         if number < start.file:
@@ -176,8 +176,8 @@ READERS: dict[str, Callable[[Path, Position], Iterator[Block]]] = {
 
 
 def read_documents(path: Path, keys: Sequence[str] = ("text",)) -> Iterator[Texts]:
-    """The texts under `keys` of each document of the files at `path`, as for `input_files`. Raises ValueError where
-    there is no file, for one that cannot be read, and for the first document that is wrong."""
+    """The texts under `keys` of each document of the files at `path`, as for `input_files`. Raises ValueError as
+    `input_files` and `blocks`, and for the first document that is wrong."""
     for block in blocks(input_files(str(path))):
         for _, place, texts in block.documents(keys):
             if isinstance(texts, BadRecord):

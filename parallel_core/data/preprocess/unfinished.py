@@ -162,7 +162,7 @@ def _contents(parts: Sequence[Part]) -> Iterator[bytes]:
 
 
 def stamps(files: Sequence[Path]) -> list[list[object]]:
-    """Name, size and time of change of each file: equal where files are the same."""
+    """Name, size and time of the last change, in nanoseconds, of each file: equal until one is written again."""
     return [[str(file), (found := file.stat()).st_size, found.st_mtime_ns] for file in files]
 
 

@@ -38,7 +38,7 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 class SFTTokenizer(huggingface.HuggingFaceTokenizer):
-    """A HuggingFace tokenizer whose token of padding is the prompt format's."""
+    """A HuggingFace tokenizer whose id of padding depends on the prompt format, as `facts` of this module says."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         super().__init__(replace(options, legacy_tokenizer=True))

@@ -1,7 +1,8 @@
 """Print the ids of texts, and the text of those ids: `python -m mapping tokenize [tokenizer flags] FILE.jsonl`.
 
 FILE has {"text": ...} in each line; for each a line {"ids": [...], "text": ...} is printed. With --info it is one line
-about the vocabulary instead: its size, as it is and as training pads it, and its special ids. That needs no package.
+about the vocabulary instead: its size, as it is and as training pads it, and its special ids. That needs no package,
+but for a HuggingFace folder that only its own code reads.
 """
 
 import argparse

@@ -59,8 +59,8 @@ def membership(address: Address) -> tuple[Membership, dict[int, socket.socket]]:
     """Meet all ranks at `address.master`, which is not None, and return (the members, rank -> connection for each rank
     of another host).
 
-    Raises ValueError for an address that cannot be right and for ranks that disagree about their numbers, PeerLate
-    naming the ranks that did not come, PeerLost if one ended meanwhile or cannot be connected to.
+    Raises ValueError for an address that cannot be right and for ranks that disagree about their numbers, PeerLate if
+    ranks did not come in time, PeerLost if one ended meanwhile or cannot be connected to.
     """
     assert address.master is not None
     deadline = time.monotonic() + address.timeout
@@ -84,7 +84,8 @@ def _this_member(rank: int, listener: socket.socket) -> Member:
 
 
 def host_identity() -> str:
-    """A text that is equal for two processes exactly if they can share memory and watch each other."""
+    """A text that is equal for two processes on the same boot of a machine in the same network and process namespaces:
+    these can share memory and watch each other."""
     return machine("net", "pid")
 
 

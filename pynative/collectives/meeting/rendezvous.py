@@ -51,9 +51,9 @@ class Place:
 
 
 def meet(place: Place) -> Rendezvous:
-    """Meet the other ranks of this host. Raises PeerLate if some do not come in time, PeerLost if one ends meanwhile or
-    another user's process comes, ValueError if two ranks or two jobs clash or there are more than LARGEST_HOST
-    ranks."""
+    """Meet the other ranks of this host. Raises PeerLost (or its subclass PeerLate) if some do not come in time or one
+    ends meanwhile, ValueError if two processes have the same rank, ranks differ in the number of ranks, another job
+    meets under this name, or the host has more than 200 ranks."""
     if len(place.ranks) > LARGEST_HOST:
         raise ValueError(f"{len(place.ranks)} ranks on one host: the shared_memory backend takes {LARGEST_HOST}")
     deadline = time.monotonic() + place.timeout

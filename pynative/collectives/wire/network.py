@@ -66,7 +66,8 @@ class Network:
             thread.start()
 
     def close(self, is_orderly: bool) -> None:
-        """End the connections. is_orderly: say goodbye, and wait for the other ends' goodbyes for longer."""
+        """End the connections, after a wait for each other end to close its own: up to 10 s if `is_orderly`, when this
+        rank says goodbye, else 1 s."""
         for rank, connection in self.peers.items():
             if is_orderly:
                 self._send(rank, GOODBYE)
@@ -197,8 +198,8 @@ class Network:
 
     def copy(self, rank: int, key: int, layout: ChannelLayout) -> int:
         """Byte offset of this rank's copy of the channel `key` that `rank`, of another host, writes; made with this
-        layout if it is not there. Raises ValueError for a channel larger than LARGEST_CHANNEL, MemoryError if this
-        rank's region is full."""
+        layout if it is not there. Raises ValueError for a channel of more than 64 MiB, MemoryError if the region of
+        this rank is full."""
         return self._copy(rank, key, layout)[0]
 
     def _copy(self, rank: int, key: int, layout: ChannelLayout) -> tuple[int, ChannelLayout]:

@@ -3,8 +3,8 @@
 A wait looks at the words of shared memory that others are to raise for some microseconds, then lets other processes
 run, then sleeps in `poll` on its doorbell and on the process descriptors (pidfd) of the ranks it waits for, so that a
 message and a death both wake it. A rank that sleeps says in its board, a page of the shared memory, what it waits for.
-If everybody whom it needs, and whom those need, sleeps as well and none of them can move, the program is deadlocked,
-and that is an error at once and not after the time-out.
+If everybody whom it needs, and whom those need, sleeps as well, on this host, and none of them can move, the program is
+deadlocked, and that is an error soon and not after the time-out. Between hosts a deadlock ends by the time-out.
 """
 
 import contextlib
@@ -81,8 +81,8 @@ class Waiter:
         """Wait until one of `heads`, the first operations of all queues, may move on; `work` is the operation whose end
         the caller waits for. deadline: by `time.monotonic`.
 
-        Raises PeerLost if a rank that is waited for ends, PeerLate after the deadline, CollectiveMismatch if ranks wait
-        for each other in a circle, and the error that another rank told as its own.
+        Raises PeerLost if a rank that is waited for ends, PeerLate after the deadline, CollectiveMismatch if ranks of
+        this host wait for each other in a circle, and the error that another rank told as its own.
         """
         words = self.arena.words
         for look in range(-self._busy_looks, YIELDING_LOOKS):

@@ -84,12 +84,12 @@ _HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def flash_attention(input_layout: str) -> Operator:
-    """A function `kernels.attention` by aclnnFlashAttentionScore for heads in this layout ("SBH", "BSH", "BSND" or
-    "BNSD"): 16-bit types only, and masked scores are -inf there. Documents go one behind the other, in layout TND.
+    """An implementation of `kernels.attention` by aclnnFlashAttentionScore, which gets heads in this layout ("SBH",
+    "BSH", "BSND" or "BNSD"), or documents one behind the other in layout TND. In it masked scores are -inf.
 
-    Float32, head numbers and sizes that it does not take, dropout (so that masks stay those of every other device),
-    caps, ALiBi, largest scores that are asked for, a window without causal order, and documents without causal order,
-    with a window, too many or with `wrong_starts` are computed in blocks of composed operators.
+    Float32, head numbers and sizes that the kernel does not take, dropout (so that masks stay those of every other
+    device), caps, ALiBi, largest scores that are asked for, a window without causal order, and documents without causal
+    order, with a window, too many or with `wrong_starts` are computed in blocks of composed operators.
     """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:

@@ -49,14 +49,15 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """`kernels.grouped_linear_forward` by aclnnGroupedMatmulV4, whose weights may be transposed views."""
+    """`kernels.grouped_linear_forward` by aclnnGroupedMatmulV4, whose weights may be transposed views; by the composed
+    operator for float32, one expert, no rows, or an expert of more than LONGEST_AXIS rows."""
     if not _is_fused(x, counts):
         return composed.grouped_linear_forward(x, weights, counts)
     return _by_group(x, [_transposed(weights[number]) for number in _with_rows(counts)], counts)
 
 
 def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """`kernels.grouped_linear_input_gradient` by aclnnGroupedMatmulV4."""
+    """`kernels.grouped_linear_input_gradient` by aclnnGroupedMatmulV4, composed where `grouped_linear_forward` is."""
     if not _is_fused(dy, counts):
         return composed.grouped_linear_input_gradient(dy, weights, counts)
     return _by_group(dy, [weights[number] for number in _with_rows(counts)], counts)
@@ -65,8 +66,8 @@ def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts:
 def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
-    """`kernels.grouped_linear_weight_gradient` by aclnnGroupedMatmulV4, whose left matrices have to be contiguous: the
-    transposes are copied."""
+    """`kernels.grouped_linear_weight_gradient` by aclnnGroupedMatmulV4, composed where `grouped_linear_forward` is. The
+    kernel's left matrices have to be contiguous: the transposes are copied."""
     if not _is_fused(dy, counts):
         return composed.grouped_linear_weight_gradient(dy, x, counts, out, accumulate)
     numbers, sizes = _with_rows(counts), [count for count in counts if count]

@@ -23,7 +23,8 @@ CONTRACT: Table = {name: operator for module in _MODULES for name, operator in w
 
 
 def bodies_in(*modules: ModuleType) -> Table:
-    """Name -> function, of the contract's operators that are written in these modules, each in one of them."""
+    """Name -> function, of the contract's operators that are written in these modules. Raises AssertionError if two of
+    the modules have the same operator."""
     found = [(name, body) for module in modules for name, body in written_in(module).items() if name in CONTRACT]
     bodies = dict(found)
     assert len(bodies) == len(found), f"written twice: {sorted(name for name, body in found if bodies[name] != body)}"

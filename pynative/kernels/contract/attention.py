@@ -39,9 +39,8 @@ def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
-    """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
-
-    Query head j uses group j // (n/g). Keys that no query sees by the rule's window or first keys cost nothing.
+    """softmax(scale q k^T, masked scores -10000) v, by the rule: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] ->
+    [s, b, n * e]. Query head j uses group j // (n/g).
     """
 
 
@@ -84,7 +83,7 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     """cache [S, b, ...] with row (i, j) of rows [s, b, ...] written to slot slots[i, j] of text j; slots int32 [s, b],
     -1: the row is left out.
 
-    The cache itself may be written to, and is used no more. Not recorded.
+    The argument's own memory may be written to: use the result in its place. Not recorded.
     """
 
 
@@ -94,6 +93,7 @@ def cached_attention(
     """`attention` of one query of each text, q [1, b, n, d], with a cache k [S, b, g, d], v [S, b, g, e] ->
     [1, b, n * e].
 
-    ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: there is none.
-    sinks: [n], one more score for each head, which has no value. Not recorded.
+    ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: the slot has none.
+    Of the rule, scale, head_offset and form (cap, bias, window) are read. sinks: [n], one more score for each head,
+    which has no value. Not recorded.
     """

@@ -9,7 +9,7 @@ from parallel_core.numerics.dtypes import Array
 
 
 def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
-    """The index-th of `count` equal chunks of x along `axis`, a copy. Not recorded."""
+    """The index-th (from 0) of `count` equal chunks of x along `axis`, contiguous. Not recorded."""
 
 
 def sequence_first(x: Tensor) -> Tensor:
@@ -29,14 +29,15 @@ def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor
     """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th block of s rows has the j-th of `parts` equal
     parts of each tensor's heads, side by side; w: the elements of these parts at a position.
 
-    Before they are cut, heads are repeated in place: times[i] copies of each of xs[i]. Not recorded.
+    Before they are cut, each head of xs[i] is repeated times[i] times, its copies one after another. Not recorded.
     """
 
 
 def unpack_heads(
     packed: Tensor, parts: int, shapes: Sequence[tuple[int, ...]], times: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """The transpose of `pack_heads`: [parts * s, b, w] -> tensors [s, b, *shapes[i]], copies of a head added up.
+    """The transpose of `pack_heads`: [parts * s, b, w] -> tensors [s, b, *shapes[i]], the times[i] copies of a head
+    added up.
 
     Not recorded.
     """

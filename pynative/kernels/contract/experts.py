@@ -57,8 +57,9 @@ def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> 
 
 
 def with_router_losses(logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
-    """logits [s, b, E] as they are; to their gradient is added that of sum(scores * weights[b, E]), with normalized
-    scores, and of z_weight * sum over tokens of log(sum(exp(logits)))^2. weights None: without the first."""
+    """logits [s, b, E] as they are; to their gradient is added that of sum(scores * weights), of the normalized scores
+    [s, b, E] and weights [b or 1, E] (None: without this sum), and of z_weight * sum over tokens of
+    log(sum(exp(logits)))^2."""
 
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:

@@ -100,7 +100,7 @@ def squared_norm(x: Tensor) -> float:
 
 
 def all_finite(x: Tensor) -> Tensor:
-    """Whether every element of x is finite: a bool tensor of one element, whose value is not waited for."""
+    """Whether every element of x is finite: a bool tensor [1]. A device may still be computing it on return."""
 
 
 def add_(x: Tensor, y: Tensor) -> None:

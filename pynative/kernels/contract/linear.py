@@ -35,7 +35,7 @@ def quantised(x: Tensor, rounding: Rounding, scale: float | None = None) -> Tens
 
 
 def largest_magnitude(x: Tensor) -> float:
-    """The largest |x|; 0 for a tensor without elements."""
+    """The largest |x|; 0 for a tensor without elements. Not recorded on the tape."""
 
 
 def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
@@ -48,7 +48,7 @@ def mxfp4(weight: Tensor, axis: int) -> Tensor:
 
 
 def scale(x: Tensor, factor: float) -> Tensor:
-    """x * factor, in x's type: the product is rounded, the factor is not."""
+    """x * factor, computed in float32 and rounded to x's type."""
 
 
 def scale_features(x: Tensor, factors: Array) -> Tensor:

@@ -17,15 +17,15 @@ def repeat_streams(x: Tensor, streams: int) -> Tensor:
 
 def collapse_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> Tensor:
     """x [s, b, n h] -> its streams summed with the weights pre, [s, b, h], at the end of the model, where the linear's
-    results are pre alone: weight [n, n h], base [n], scale [1]. They follow from u as in `read_streams`, by `rule`."""
+    results are pre alone: weight [n, n h], base [n], scale [1]. By `rule`, pre follows from u as in `read_streams`."""
 
 
 def read_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> tuple[Tensor, Tensor]:
     """x [s, b, n h] -> (its streams summed with the weights pre [s, b, h], post and behind it comb, row by row, float32
     [s, b, n + n n]).
 
-    They follow by `rule` from u = x weight^T / rms(x) times scale + base: weight [m, n h], base [m], m = 2 n + n n, and
-    scale [3], a number each for the parts of u that give pre [n], post [n] and comb [n n].
+    The weights follow by `rule` from u = x weight^T / rms(x) times scale + base: weight [m, n h], base [m], m = 2 n +
+    n n, and scale [3], a number each for the parts of u that give pre [n], post [n] and comb [n n].
     """
 
 

@@ -68,7 +68,8 @@ def _function(library: ctypes.CDLL, name: str) -> Any:
 
 
 def set_blas_threads(count: int) -> bool:
-    """Tell every loaded OpenBLAS to use `count` threads; False if none is loaded (then OPENBLAS_NUM_THREADS counts)."""
+    """Tell every loaded OpenBLAS to use `count` threads. Returns False if none is found that can be told, as on other
+    systems than Linux: then OPENBLAS_NUM_THREADS counts."""
     setters = _thread_setters()
     for setter in setters:
         setter(count)
@@ -116,8 +117,9 @@ def _decision(library: ctypes.CDLL) -> Decision:
 
 
 def select_fastest_core() -> None:
-    """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it chose others. numpy may have been
-    loaded long before, but no product may be running. With OPENBLAS_CORETYPE set by the user nothing is changed."""
+    """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it chose slower ones and can choose
+    again. numpy may have been loaded long before, but no product may be running. With OPENBLAS_CORETYPE set by the user
+    nothing is changed."""
     if CORE_VARIABLE in os.environ:
         return
     for library in _libraries():
@@ -127,8 +129,8 @@ def select_fastest_core() -> None:
 
 
 def notice() -> str | None:
-    """A line for the log where matrix products run slower than this CPU could, with the way out; None where they
-    don't."""
+    """A line for the log where matrix products are known to run slower than this CPU could, with the way out; else
+    None."""
     for library in _libraries():
         decision = _decision(library)
         if decision.core is None:

@@ -29,7 +29,7 @@ def cached_attention(
 
 def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
     """Terms added to a query's scores: the model's bias, and -inf for keys that it does not see. ages: int32 [S, b],
-    as in `cached_attention`. Float32 [b, 1, S], or [b, n, S] if they differ by head; None where all are 0."""
+    as in `cached_attention`. Float32 [b, n, S] with a bias, else [b, 1, S]; None without a bias if it sees all keys."""
     hidden, form = ages < 0, rule.form
     if form.window is not None:
         hidden |= ages > form.window

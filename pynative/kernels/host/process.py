@@ -1,8 +1,4 @@
-"""The set-up of a process that computes on a CPU: threads, BLAS and memory.
-
-No other module sets a number of threads, chooses BLAS kernels (`blas.py` does it for this one) or changes how memory is
-allocated.
-"""
+"""The set-up of a process that computes on a CPU: the host kernels' threads, BLAS and memory."""
 
 import ctypes
 import os
@@ -12,8 +8,9 @@ from pynative.kernels.host.threads import set_threads
 
 
 def prepare(threads: int) -> None:
-    """Set the process up: `threads` threads in all, BLAS with one and its fastest kernels, freed memory kept for the
-    next activation."""
+    """Set the process up: `threads` threads of host kernels, the calling one included, BLAS with one thread and its
+    fastest kernels (`select_fastest_core`), freed memory kept for the next activation. Raises ValueError for fewer than
+    1 thread."""
     select_fastest_core()
     set_blas_threads(1)
     set_threads(threads)

@@ -1,4 +1,5 @@
-"""Attention by blocks of queries, of MindSpore operators (Dao et al., "FlashAttention", 2022): no s x s matrix exists.
+"""Attention by blocks of queries, of MindSpore operators (Dao et al., "FlashAttention", 2022): only the scores of one
+block exist at once.
 
 Kept for backward, beside the input: the output and two numbers a row, from which a block's probabilities come again.
 """

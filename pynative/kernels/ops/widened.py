@@ -22,8 +22,8 @@ FLOAT16, BFLOAT16 = mindspore.float16, mindspore.bfloat16
 
 def widened(operator: Operator, *type_givers: str) -> Operator:
     """The operator computed in float32 if any argument is a 16-bit tensor (one inside a list does not count, but is
-    widened with the others). Its results then have the type of the first argument among `type_givers` that is given;
-    where the argument `out` is given the operator's own result is returned, and rounded as it is written there."""
+    widened with the others). Its results then have the type of the first argument among `type_givers` that is not None;
+    where the argument `out` is not None, the operator's own result is returned as it is."""
     bind = signature(operator).bind
 
     @wraps(operator)

@@ -63,8 +63,8 @@ class TrainingState:
 
 
 class Callback:
-    """The base of callbacks: override the methods of the events that you need. They are called in the order in which
-    callbacks were given, on every rank."""
+    """The base of callbacks: override the methods of the events that you need. An event calls the callbacks in the
+    order in which they were given, on every rank; `close` alone is called in the reverse order."""
 
     reads_parameters = True
     """Whether `on_step_end` may read the model's parameters, which then must be whole; where no callback does,
@@ -97,7 +97,8 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that `state_dict` returned, before `on_train_begin`, on every rank."""
+        """Take up a state that `state_dict` returned, on every rank: before `on_train_begin` of a resumed run, and at a
+        rollback."""
 
     def on_train_end(self, state: TrainingState) -> None:
         """Act after the last step of a run that did not fail."""

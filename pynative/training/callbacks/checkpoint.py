@@ -39,9 +39,10 @@ class CheckpointCallback(RunCallback):
         return self._under_way is not None
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """Check now, not after hours of training, that the folder can be saved to, and lock it (on rank 0); where this
-        run begins anew, what an earlier run left there is moved aside. Raises `ConfigError` if it cannot be saved to,
-        another job has it, or an earlier run has saved there and --overwrite-save is not given."""
+        """Check now, not after hours of training, that the folder can be saved to, and lock it (on rank 0). Where the
+        run does not go on from a checkpoint in it, what an earlier run left there is moved aside. Raises `ConfigError`
+        if it cannot be saved to, another job has it, or such an earlier run has checkpoints there and --overwrite-save
+        is not given."""
         goes_on = is_inside(state.resumed_from, self.directory)
         if parallel_state.get_global_rank() == 0:
             self._take_directory(state, goes_on)

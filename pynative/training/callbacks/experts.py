@@ -138,8 +138,8 @@ class ColdHotExpertMonitor(RunCallback):
     no state of their own, so that it does not matter whether this stands before or after the callback that saves.
 
     Args:
-        save_checkpoint_steps: hot experts are chosen at its multiples, too; None or below 1: before the run's own
-            checkpoints alone.
+        save_checkpoint_steps: hot experts are chosen anew after steps that are its multiples, too; None or below 1: not
+            so.
         moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: None, or the values of the model's
             configuration; ValueError before the first step if they differ from it (moe_config: if its hot_expert_num
             does).

@@ -1,6 +1,7 @@
 """Profiles of some iterations by MindSpore's profiler, and the list of callbacks of --profile and --trace.
 
-It sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and oneDNN.
+The profiler sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and
+oneDNN.
 """
 
 from pathlib import Path
@@ -86,8 +87,8 @@ class Recording:
 
 
 class ProfileCallback(RunCallback):
-    """--profile: records this rank's iterations from --profile-step-start up to --profile-step-end, which is not
-    recorded."""
+    """--profile: records this rank's iterations, counted from 0, from --profile-step-start up to --profile-step-end,
+    which is not recorded."""
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config, self._recording = config, Recording(config)
@@ -165,8 +166,8 @@ def _monitor(config: ProfilerConfig) -> Any:
 
 def profile_callbacks(config: AllConfig, output: Path) -> list[Callback]:
     """The callbacks of --profile and --trace on this rank, in a list. Where MindSpore's operators do not run (a CPU
-    without --kernels ops) --profile without --trace records a trace, too, in --profile-save-path. output: the folder
-    for the trace of --trace."""
+    without --kernels ops) --profile makes no profile; without --trace it then records a trace, in --profile-save-path.
+    output: the folder for the trace of --trace."""
     profiler, parallel = config.training_config.profiler, config.parallel_config
     found: list[Callback] = []
     by_mindspore = parallel.kernels == "ops" or not parallel.is_on_cpu

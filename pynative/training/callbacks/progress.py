@@ -11,9 +11,9 @@ NAME = "progress.txt"
 
 
 class ProgressCallback(RunCallback):
-    """--log-progress: appends a line to `folder`/progress.txt at the start of the job and for every checkpoint, as
-    Megatron writes it. For rank 0 only, behind the callback that saves. is_async: whether checkpoints are written in
-    the background."""
+    """--log-progress: appends a line to `folder`/progress.txt at the start of the job, and after a step in or before
+    which a checkpoint was begun, as Megatron writes it. For rank 0 only, behind the callback that saves. is_async:
+    whether checkpoints are written in the background."""
 
     def __init__(self, folder: Path, is_async: bool) -> None:
         self.path, self._saved = folder / NAME, "Saving async checkpoint" if is_async else "Saved checkpoint"

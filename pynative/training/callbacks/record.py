@@ -26,7 +26,7 @@ EMBEDDING = "embedding"
 
 class RecordCallback(Callback):
     """Records the iterations `first` to `last` - 1, counted from 0, in `folder`: tokens, activations, gradients,
-    figures, weights after each update, and those before the first. All ranks have this callback."""
+    figures, weights after each step, and those before the first. All ranks have this callback."""
 
     def __init__(self, folder: Path, first: int, last: int) -> None:
         self.folder, self.first, self.last = folder, first, last

@@ -58,7 +58,7 @@ UNKNOWN = "something that is not known here, and that transformers' class of tod
 
 def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
     """Subject, such as training -> keys of this config.json about that subject which the family does not map. Keys that
-    are not known here have a subject of their own; `model_type` and `quantization_config` have none."""
+    are not known here have a subject of their own; `model_type` and `quantization_config` are not listed."""
     found: dict[str, list[str]] = {}
     mapped = _READ.union(*map(keys_of, family.fields))
     for key in config:

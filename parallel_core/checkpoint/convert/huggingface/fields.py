@@ -1,4 +1,4 @@
-"""Rows of families' settings that several families share, in the order of config.json."""
+"""Rows of settings that several families share."""
 
 from collections.abc import Mapping
 from typing import Any

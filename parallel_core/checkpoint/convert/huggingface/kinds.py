@@ -16,7 +16,7 @@ def _same(value: Any) -> Any:
 
 
 class Field(NamedTuple):
-    """One setting that one key gives; None is written as null."""
+    """One setting of ours, `path`, that one key of config.json gives; None is written as null."""
 
     path: str
     key: str
@@ -34,7 +34,7 @@ class Field(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Settings that several keys give together."""
+    """Settings that several keys of config.json give together."""
 
     keys: tuple[str, ...]
     """All keys that `to_ours` reads."""
@@ -43,7 +43,8 @@ class Group(NamedTuple):
 
 
 class Must(NamedTuple):
-    """A key of config.json that must have one of these values: others describe networks that are not supported."""
+    """A key of config.json that, if it is there, must have one of these values: others describe networks that are not
+    supported."""
 
     key: str
     values: tuple[Any, ...]

@@ -30,13 +30,13 @@ _COUNTED = ("num_hidden_layers", "n_layer", "num_local_experts", "num_experts", 
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Whether a folder has config.json and files of weights."""
+    """Whether a folder has config.json and a file of weights or an index of such files."""
     return (folder / CONFIG).is_file() and _format_of(folder) is not None
 
 
 def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     """The model of a HuggingFace folder, which has no optimizer, whatever `optimizer` says. Raises ValueError if
-    something is missing, or is there and not known."""
+    something is missing, or is there and not known; KeyError for some keys of config.json that are missing."""
     config = read_json(folder / CONFIG)
     family, block = family_of(config), block_of(config)
     tensors = dequantised(read_tensors(folder), block)
@@ -84,7 +84,8 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     """Name in the files -> tensor, unread; constants that files hold among weights, such as rotary frequencies, are
-    left out. Raises ValueError naming a file or a tensor that is missing, or a tensor that two files have."""
+    left out. The folder has files of weights (`is_huggingface`). Raises ValueError naming a file or a tensor that is
+    missing, or a tensor that two files have."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found

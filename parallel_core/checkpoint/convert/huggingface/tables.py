@@ -1,4 +1,5 @@
-"""The table of families: the keys of config.json by setting, and the names of parameters in the files. Data only."""
+"""HuggingFace's model families as a table: for each the keys of config.json by setting, and the names of parameters in
+the files."""
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
 from parallel_core.checkpoint.convert.huggingface.families import (

@@ -1,4 +1,5 @@
-"""Files beside the weights in a model's folder, which are only copied: its tokenizer, and settings of generation."""
+"""Files beside the weights in a HuggingFace folder: its tokenizer and settings of generation, which are copied, and the
+special ids that its config.json and generation_config.json name."""
 
 import shutil
 from collections.abc import Iterable, Mapping

@@ -29,8 +29,9 @@ def _layers_out(ours: Settings) -> list[int]:
 
 
 def everywhere(default: int | None = None) -> Group:
-    """The row for models in which all layers have the window or none. default: its size where the key is missing; with
-    the value null no layer has the window."""
+    """The row of `sliding_window` in a family's table, for models in which all layers have the window or none. default:
+    its size, as config.json counts it, where the key is missing (None: no layer has the window); with the value null no
+    layer has it. Writing raises ValueError if only some layers have it."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window", default), [1])
@@ -45,10 +46,13 @@ def everywhere(default: int | None = None) -> Group:
 
 
 def by_switch(rule: Rule | None = None) -> Group:
-    """The row for models in which, if `use_sliding_window` is true, the layers that `layer_types` names or, without it,
-    those of `rule` have the window. rule None: all layers have it, whatever `layer_types` says. Reading takes 4096 for
-    a missing `sliding_window`, and with a rule raises ValueError if the switch is off and `layer_types` names
-    layers."""
+    """The row of windows in a family's table, for models in which `use_sliding_window` switches them on: the layers
+    that `layer_types` calls "sliding_attention" then have the window or, without that list, those of `rule`. rule None:
+    all layers have it, whatever `layer_types` says.
+
+    Reading takes 4096 for a missing `sliding_window`; with a rule it raises ValueError if the switch is off and
+    `layer_types` names layers with a window. Writing without a rule raises ValueError if only some layers have it.
+    """
 
     def read(config: Mapping[str, Any]) -> Settings:
         if not config.get("use_sliding_window"):
@@ -72,14 +76,16 @@ def by_switch(rule: Rule | None = None) -> Group:
 
 
 def by_layer_types(rule: Rule, *keys: str) -> Group:
-    """The row for models in which the layers that `layer_types` calls "sliding_attention" have the window; without that
-    list those for which `rule` is true. keys: the keys of config.json that `rule` reads."""
+    """The row of windows in a family's table, for models in which the layers that `layer_types` calls
+    "sliding_attention" have the window, or without that list those for which `rule` is true; none has it without
+    `sliding_window`. keys: the keys of config.json that `rule` reads."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window"), _layers_in(config, rule))
 
     def write(ours: Settings) -> Mapping[str, Any]:
-        """The keys, with a size in any case: some of transformers' classes read it although no layer has the window."""
+        """`sliding_window` and `layer_types` for config.json. The size is 128 if no layer has the window, since some of
+        transformers' classes read it even then."""
         layers = _layers_out(ours)
         return {"sliding_window": ours[_SIZE] + 1 if any(layers) else _UNUSED, "layer_types": _types_of(layers)}
 
@@ -128,7 +134,7 @@ def but_every_fourth(config: Mapping[str, Any], layer: int) -> bool:
 
 
 def but_every_sixth(config: Mapping[str, Any], layer: int) -> bool:
-    """Whether layer `layer` has the window: all but every sixth (5, 11, ..., counted from 0), or all but every
-    `sliding_window_pattern`-th (Gemma 3)."""
+    """Whether layer `layer` has the window: all but every sixth (5, 11, ..., counted from 0) or, where config.json
+    has `sliding_window_pattern` or `_sliding_window_pattern`, all but every so many-th (Gemma 3)."""
     every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
     return (layer + 1) % every != 0

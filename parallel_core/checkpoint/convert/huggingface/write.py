@@ -48,8 +48,8 @@ def write_huggingface(
 
 
 def add_huggingface(folder: Path, model_type: str | None) -> None:
-    """Write the model of our checkpoint `folder` as a HuggingFace folder, `huggingface`, inside of it. model_type, and
-    the ValueError that is raised: as for `write_huggingface`."""
+    """Write the model of our checkpoint `folder`, adapters merged, as a HuggingFace folder `huggingface` inside of it.
+    model_type: as for `write_huggingface`. Raises ValueError as that does, and if the checkpoint cannot be read."""
     directory = folder / "huggingface"
     directory.mkdir(exist_ok=True)  # an earlier try that failed may have left it
     write_huggingface(read_native(folder, optimizer=False), directory, model_type)

@@ -1,7 +1,7 @@
 """Megatron-LM's checkpoints: one file a rank (`--ckpt-format torch`, read and written), and `torch_dist` (read).
 
     names.py, shards.py              what a parameter is called, who has it, in which order; how it is cut
-    args.py                          Megatron's `args` and our settings, each of the other
+    args.py                          our settings made of Megatron's `args`, and `args` made of our settings
     legacy.py                        files of ranks, read: shards.py puts the ranks' parts together
     optimizer.py                     states in such files: by number, or flat in the order of memory
     write.py                         such files, written for any layout

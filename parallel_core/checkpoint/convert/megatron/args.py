@@ -1,7 +1,7 @@
 """The entry `args` of a Megatron checkpoint: our settings out of it, and `args` out of our settings.
 
-Most of our options are filled by a flag of Megatron's, whose destination is the entry's name: that is the rule, and the
-rows are the exceptions.
+Most of our options have the name of an entry in their flag (--num-layers: num_layers); the rows, and the code of the
+functions, are for the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -93,8 +93,8 @@ _ONLY_MEGATRONS: dict[str, Any] = {
 
 
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Section -> option -> value of our configuration, from Megatron's `args`. Raises ValueError for a network that
-    cannot be built here."""
+    """Section -> option -> value of our configuration, from Megatron's `args`; a value of another type than the
+    option's is left out. Raises ValueError for an entry with which Megatron's network is one that is not known here."""
     for name, usual in _ONLY_MEGATRONS.items():
         if args.get(name) not in (usual, None):
             raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")
@@ -175,7 +175,8 @@ def _number(value: Any) -> int:
 
 
 def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Entry -> value of a file's `args`, without values of unknown classes; empty if it has none."""
+    """Entry -> value of a file's `args`, torch's types by name, without values of unknown classes; empty if the file
+    has no `args`."""
     args = content.get("args")
     entries = args.state if isinstance(args, StandIn) and isinstance(args.state, dict) else args
     if not isinstance(entries, dict):
@@ -185,8 +186,9 @@ def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(ours: AllConfig) -> dict[str, Any]:
-    """Entry -> value of `args` for a configuration's model: all that Megatron compares or takes over when it loads.
-    Raises ValueError for a network that they do not describe: read back they must give the same."""
+    """Entry -> value of `args` that describe a configuration's network; sizes of the parallel layout are not among
+    them. Raises ValueError for a network that `args` do not describe: read back (`settings_of`) they must give the
+    same."""
     args = {_entry(path): attrgetter(path)(ours) for path in OF_MODEL if _is_written(path)}
     args |= {row.names[0]: attrgetter(row.path)(ours) for row in _ROWS}
     model = ours.model_config

@@ -1,7 +1,7 @@
 """Optimizer states of torch_dist in flat buckets, `dp_reshardable`: a rank's memory, without names.
 
-A key has the rank (`dp_group_idx`), the model chunk (`gbuf_idx`) and the bucket. Experts that other ranks cut have
-buffers of their own, of the optimizer `chained_1`.
+A key has the rank (`dp_group_idx`), the model chunk (`gbuf_idx`) and the bucket. With expert parallelism the experts'
+states are in buffers of their own, those of the optimizer `chained_1`.
 """
 
 import re
@@ -55,7 +55,7 @@ States = dict[str, dict[str, LazyTensor]]
 
 def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[str, Any], folder: Path) -> States:
     """State -> parameter -> whole values, from flat buckets: the parameters of a rank's chunk in reverse order, each at
-    a multiple of 64.
+    a multiple of 64 elements.
 
     The order of a layer's parameters depends on the implementation of layers that saved them, such as Transformer
     Engine's. All known orders are tried, and the first in which the float32 values round to the weights is taken.

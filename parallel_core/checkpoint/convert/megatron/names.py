@@ -1,8 +1,9 @@
 """One spelling for what versions of Megatron-LM, Transformer Engine's layers and MindSpeed-Core-MS call a parameter.
 
-Rows are (pattern, replacement), applied in order, each to what the ones before left. In Megatron's older grouped
-product the first linears of a rank's e experts are one parameter, `weight1` [h, e 2f], and the second ones another,
-`weight2` [e f, h], but their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their own.
+Rows are (pattern, replacement), applied in order, each to the name that the rows before it have made. In Megatron's
+older grouped product the first linears of a rank's e experts are one parameter, `weight1` [h, e 2f], and the second
+ones another, `weight2` [e f, h], but their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their
+own.
 """
 
 import re

@@ -71,8 +71,9 @@ def _even(spec: ShardSpec) -> ShardSpec:
 
 
 class Cuts:
-    """The cuts of the parameters of the network that `settings` describe. names: the weights that the files have.
-    Raises ValueError for settings that describe no network, or one with more layers or experts than there are names."""
+    """The cuts of the parameters of the network that `settings`, with a section `model_config`, describe. names: the
+    weights that the files have. Raises ValueError for settings that do not go together, and for more layers or experts
+    than there are names."""
 
     def __init__(self, settings: Mapping[str, Any], names: Collection[str]) -> None:
         check_counts(settings, len(names))
@@ -164,8 +165,8 @@ class Shards:
 
     def merged(self, cuts: Cuts) -> dict[str, dict[str, LazyTensor]]:
         """State ("" the weights) -> name -> whole tensor; of a part that several ranks hold, the first one's is taken.
-        A tied model's copy of the embedding is left out. Raises ValueError naming a tensor of which a part is missing
-        or has another shape or type, or that copy if it differs."""
+        A tied model's copy of the embedding is left out. Raises ValueError naming a tensor that the network does
+        not have, or of which a part is missing or has another shape or type, or that copy if it differs."""
         whole = {
             state: {
                 name: self._whole(name, parts, cuts)

@@ -1,4 +1,4 @@
-"""Megatron's `--ckpt-format torch_dist`: the parameters and states that the tensors of its files are.
+"""Megatron's `--ckpt-format torch_dist`, read: parameters and optimizer states out of the tensors in its files.
 
 Keys have Transformer Engine's spelling. Layers that are alike are one tensor whose first axis is the layer, and experts
 one whose next axis is the expert.

@@ -1,4 +1,4 @@
-"""A legacy checkpoint of Megatron-LM for any layout: a file for each rank of a replica."""
+"""Writing a legacy checkpoint of Megatron-LM for a given parallel layout: a file for each rank of a replica."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,8 +158,8 @@ class Layout:
             )
 
     def ranks(self) -> Iterator[tuple[int, int, int]]:
-        """(tensor, stage, expert) ranks that have a file. A stage has as many as the larger of the grid of dense layers
-        and that of experts needs."""
+        """The (tensor-parallel, pipeline, expert-parallel) ranks that have a file, each once: stage by stage those
+        among max(tp, expert-tp x ep) ranks."""
         several = max(self.tensor, self.expert_tensor_size * self.experts)
         places = {(rank % self.tensor, rank // self.expert_tensor_size % self.experts) for rank in range(several)}
         for stage in range(self.stages):

@@ -26,7 +26,8 @@ SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
 def attention_forward(
     heads: Heads, out: Array, maximum: Array, inverse_sum: Array, largest: Array | None = None
 ) -> None:
-    """Fill out [s, b, n, e] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s].
+    """Fill out [s, b, n, e], of any type, with the heads' attention, and float32 [b, n, s] maximum, m of each row, its
+    largest score or 0, and inverse_sum, 1 / sum exp(score - m). A row that sees no key has MASKED_SCORE and 1.
 
     largest: float32 [b, n, s], -inf at first; is filled with each row's largest score."""
     outs = stacks(out, heads.groups)
@@ -102,8 +103,8 @@ def exponentials(
     block: Block, keys: slice, out: Array, maximum: Array | None, inverse_sum: Array | None = None
 ) -> None:
     """Fill a tile out [j, k, q] with exp(s - maximum) * inverse_sum of its scores s, maximum (None: 0) and inverse_sum
-    (None: 1) [j, 1, q]; 0 for keys that order, window or documents leave out, while masked ones have the score
-    MASKED_SCORE."""
+    (None: 1) [j, 1, q]. Without a given mask, 0 for keys that order, window or documents leave out. Keys that the mask
+    (with window and documents) or the choice of keys hides have the score MASKED_SCORE."""
     scores, diagonal, near = block.heads.scores, block.diagonal(keys), block.near(keys)
     ENGINE.score_exponentials(
         block.keys[:, keys], block.queries, out, scores.scale, block.limits(keys), maximum, inverse_sum,

@@ -25,12 +25,13 @@ def bits_of(kept: Array, item_bytes: int) -> Array:
 
 
 def keep(tile: Array, kept: Array, out: Array) -> None:
-    """Fill out with tile where `kept`, made by `bits_of`, is set, else 0; all three have one shape and item size."""
+    """Fill out with tile where `kept`, made by `bits_of`, is set, else 0. All three have one item size; tile and out
+    have one shape, to which that of kept broadcasts. out may be tile."""
     np.bitwise_and(bits(tile), kept, out=bits(out))
 
 
 def ones_where(kept: Array, like: Array) -> Array:
-    """An array of the type of `like`: 1 where `kept`, made by `bits_of`, is set, else 0."""
+    """An array of kept's shape and the type of `like`: 1 where `kept`, made by `bits_of`, is set, else 0."""
     return (kept & bits(np.ones(1, like.dtype))).view(like.dtype)
 
 

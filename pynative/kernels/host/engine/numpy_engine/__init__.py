@@ -1,4 +1,4 @@
-"""The engine that is always there: numpy and its BLAS, in place where possible; no memory is kept between calls."""
+"""The engine that is always there: numpy and its BLAS, in place where possible."""
 
 from typing import Any
 

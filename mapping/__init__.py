@@ -1,4 +1,5 @@
-"""The way from a user's request - Megatron flags, YAML, JSON - to config objects. Starts nothing, needs no device."""
+"""The way from a user's request - Megatron flags, YAML, JSON - to config objects. Importing this package starts nothing
+and needs no device."""
 
 from mapping.arguments import (
     exit_on_mistakes,

@@ -1,4 +1,4 @@
-"""The one entry point: `megatron-pynative COMMAND ...`, from a clone `python -m mapping COMMAND ...`."""
+"""The entry point of all commands: `megatron-pynative COMMAND ...`, from a clone `python -m mapping COMMAND ...`."""
 
 import runpy
 import sys

@@ -1,8 +1,4 @@
-"""Rules about the flags as typed: refused flags and values, flags that are required, need others or exclude them.
-
-Rules about the values themselves belong to the config objects (`parallel_core/config/rules/`), so that they hold
-however a config was made.
-"""
+"""Rules about the flags as typed: refused flags and values, flags that are required, need others or exclude them."""
 
 from argparse import Namespace
 from collections import defaultdict

@@ -11,7 +11,7 @@ halves.
 
     python -m mapping compare checkpoints/run-1 checkpoints/run-2
 
-The exit code is 1 if they differ, and 2 for a folder that has nothing to compare.
+The exit code is 0 if they are the same, 1 if they differ, and 2 if they cannot be compared.
 """
 
 import sys

@@ -23,7 +23,7 @@ Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what be
 
 
 def reference() -> str:
-    """The text of the page, in Markdown."""
+    """The Markdown text of the reference page: every flag, its default and what becomes of it."""
     sentences = field_sentences()
     parts = [HEADER]
     for rows in filter(None, GROUPS):
@@ -88,7 +88,8 @@ def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
 
 
 def field_sentences() -> dict[str, str]:
-    """Path of a config field -> the sentence under it, read from the config classes' sources."""
+    """Path of a config field -> the text under it, in one line, read from the config classes' sources; without fields
+    that have none."""
     return {f"{path}.{name}": text for path, cls in SECTIONS.items() for name, text in _sentences(cls)}
 
 

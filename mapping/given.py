@@ -12,7 +12,8 @@ NO_FLAG = Flag("", None)
 
 
 class Demand(NamedTuple):
-    """A demand that a file's key makes on a config field without filling it."""
+    """A demand that a file's key, with this value, makes on a config field (the end of its path) without filling it:
+    `is_met` says whether the field's value meets it, `rule` and `fix` what is wrong else."""
 
     value: Any
     """The value of the key."""
@@ -26,8 +27,9 @@ class Demand(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A value that was given, and where it goes: into the argument of a flag, straight into a config field, or
-    nowhere."""
+    """A value that was given, and where it goes: into the argument of a flag (`row`), straight into a config field
+    (`field`, its path), or nowhere. source: the file, "" for the command line; reason: why the key of a file does
+    nothing; demand: the demand of a key that fills no field; is_default: whether the value is its key's default."""
 
     name: str
     """The name as the user wrote it: `--seed`, `train_batch_size`, `model_config.num_layers`, `args.lr`."""

@@ -63,8 +63,9 @@ _BESIDE_THE_MODEL = ("optimizer_config", "training_config", "dataset_config")
 
 @dataclass
 class Sources:
-    """Everything that a user gave, by where it was given. Flags win over files; attributes that were changed later win
-    over both."""
+    """Everything that a user gave, by where it was given: typed flags, a YAML file, files that must agree with the
+    flags (`beside`: DeepSpeed's and FSDP2's), and attributes that were `changed` later. Flags win over files, changed
+    attributes over both."""
 
     typed: list[Given] = field(default_factory=list)
     beside: list[Given] = field(default_factory=list)
@@ -94,7 +95,8 @@ class Sources:
 
 @dataclass
 class Reading:
-    """The outcome of reading everything that was given, whether it is right or wrong."""
+    """The outcome of reading everything that was given, whether it is right or wrong: the given values, the arguments,
+    the config as far as it can be known, findings, and notes (sentences for the user)."""
 
     sources: Sources
     given: list[Given]

@@ -39,7 +39,7 @@ def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
 
 def whole_model(base: Sequence[str], given: Plan, layout: Layout) -> WholeModel | None:
     """The plan of a layout that has one pipeline stage, on as few ranks as it needs, with one micro-batch on each, from
-    which `Bound` gets its lower bounds; None if the flags of the layout do not go together, or such a plan has no time.
+    which `Bound` gets its lower bounds; None if the flags of the layout do not go together, or a size is not known.
     base: the script's flags without those of a layout; given: the plan of all of the script's flags."""
     world = layout.tensor * layout.context * layout.expert
     samples = ["--global-batch-size", str(layout.micro_batch * layout.expert)]

@@ -1,8 +1,8 @@
 """The shards of sequences over ranks (context and sequence parallelism), and the scores that a ring member computes.
 
-`SequenceLayout` is the one notion of "this rank's part of the sequence": context parallelism cuts every sequence, and
-sequence parallelism (--sequence-parallel) cuts a context-parallel rank's shard again outside of the tensor-parallel
-regions. `ContextLayout` is its first half:
+`SequenceLayout` says which part of the sequence a rank has: context parallelism cuts every sequence, and sequence
+parallelism (--sequence-parallel) cuts a context-parallel rank's shard again outside of the tensor-parallel regions.
+`ContextLayout` is its first half:
 
 The c ranks of a context-parallel group are c = u r: blocks of u neighbours exchange heads (Ulysses, Jacobs et al.,
 2023), and r such blocks form a ring around which keys and values travel (Liu et al., 2023). The algorithms differ in
@@ -51,7 +51,8 @@ def as_array(ranges: Ranges) -> Array:
 
 
 class Run(NamedTuple):
-    """Neighbouring tokens of a rank's shard whose positions in the sequence are neighbours, too."""
+    """Neighbouring tokens of a rank's shard whose positions in the sequence are neighbours, too. rows: their places in
+    the shard; positions: those in the whole sequence."""
 
     rows: range
     """Places of the tokens in the rank's shard."""
@@ -77,8 +78,8 @@ def runs(positions: Ranges, size: int) -> list[Run]:
 
 @dataclass(frozen=True)
 class ContextLayout:
-    """The layout of a sequence over the ranks of a context-parallel group; rank = ring place x ulysses + place in
-    block."""
+    """The layout of a sequence over the ranks of a context-parallel group: `ulysses` neighbouring ranks, a block,
+    exchange heads, and `ring` such blocks form a ring; rank = place in the ring x ulysses + place in the block."""
 
     ulysses: int = 1
     """u: neighbouring ranks that exchange heads."""
@@ -148,7 +149,9 @@ class SequenceSizes(Protocol):
 
 @dataclass(frozen=True)
 class SequenceLayout:
-    """The layout of the sequence axis of hidden states [s, b, h] over context- and tensor-parallel ranks."""
+    """The layout of the sequence axis of hidden states [s, b, h] over context- and tensor-parallel ranks. context: its
+    cut over the context-parallel group; tensor: the number of tensor-parallel ranks over which a context-parallel
+    rank's shard is cut again, 1 without --sequence-parallel and inside of the tensor-parallel regions."""
 
     context: ContextLayout = ContextLayout()
     """The cut over the context-parallel group, everywhere in the model."""
@@ -189,8 +192,9 @@ class SequenceLayout:
 
 class Block(NamedTuple):
     """The scores that a member of the ring computes in one step: of one or both of its query chunks with one or both of
-    the key chunks that it holds in that step. A single query chunk is the late one, a single key chunk the early one,
-    since late queries see early keys."""
+    the key chunks that it holds in that step (`query_chunks` and `key_chunks`: 1 or 2). A single query chunk is the
+    late one, a single key chunk the early one, since late queries see early keys. causal: whether scores above the
+    diagonal are left out."""
 
     query_chunks: int
     """Number of the member's query chunks: 1, the late one alone, or 2."""

@@ -19,8 +19,10 @@ TRANSIENT, REPEATABLE = "transient", "repeatable"
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a value that is not finite came up: an operator that made it of finite inputs, or the
-    first operator that had it among its inputs."""
+    """The place where a value that is not finite came up: an operator that made it of finite inputs, or the first
+    operator that had it among its inputs; the pass ("forward" or "backward"), the layer, the number of the micro-batch
+    in the global batch and the chunk. rows: the rows of the micro-batch that have such a value, if they are known;
+    samples: the samples and documents of these rows, in words."""
 
     operator: str
     direction: str
@@ -43,7 +45,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings of one rank about values that are not finite, when a step was computed again."""
+    """The findings of one rank about values that are not finite, when a step was computed again. origin: the first
+    operator that made one of finite inputs; carried: the first that was given one; None: there is none. weights: names
+    of the parameters that held one before the step; gradients: a sentence about this rank's own gradients, "" if they
+    are finite; differs: whether the second computation gave this rank other losses or gradients than the first."""
 
     rank: int
     origin: Place | None = None
@@ -134,6 +139,8 @@ class Spikes:
             steps (once there are 20); None: this rule is off.
         loss, norm: whether, after the first 100 steps, a loss, a gradient norm is a spike if it is at least 10 times
             the highest of these steps (Megatron's rule).
+
+    Steps that are spikes or not finite are not among those steps.
     """
 
     def __init__(self, deviations: float | None, loss: bool, norm: bool) -> None:
@@ -182,7 +189,8 @@ SMALLEST_SHARE = 0.02
 
 def stragglers(names: Sequence[str], seconds: Array, alike: Collection[Collection[int]], step: float) -> list[str]:
     """A sentence for each rank and part of a step in which it is slow: it takes longer than the median of the ranks
-    with the same work (of two ranks: than the faster one), by more than 20% of that and more than 2% of the step.
+    with the same work (of an even number the upper one; of two ranks: the faster), by more than 20% of that and more
+    than 2% of the step.
 
     names: of the parts; seconds: [ranks, parts], without waiting; alike: groups of ranks with the same work, one rank
     alone is never slow; step: seconds of a step.

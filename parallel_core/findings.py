@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 
 class Finding(NamedTuple):
-    """One mistake. Its text: `--lr -1: must be at least 0; raise it`."""
+    """One mistake: the flag (or key of a configuration file) and the value that are at fault, the rule that the value
+    breaks, the change to make, and the configuration file from which it was read ("": the command line). Its text:
+    `--lr -1: must be at least 0; raise it`."""
 
     flag: str
     """The flag, or the key of a configuration file, that is at fault. Rules of the config name a field by its flag."""

@@ -20,8 +20,9 @@ others."""
 
 @dataclass(frozen=True)
 class Message:
-    """Calls of one collective by one rank in a step that are equal in place, group and bytes; `calls` is their
-    number."""
+    """Calls of one collective (`operation`) by one rank in a step that are equal in place, group and bytes; `calls` is
+    their number. what: the place that launches it, a path in the model or such as "pipeline"; kind: that of the process
+    group; bytes: those that the rank sends in one call; backward: whether it belongs to the backward pass."""
 
     what: str
     """The place that launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1",

@@ -37,7 +37,9 @@ NOTHING = Work()
 
 @dataclass(frozen=True)
 class Operation:
-    """The work of an operation in one micro-batch on one rank: forward, and its gradients."""
+    """The work of an operation in one micro-batch on one rank: `forward`, the gradient of its input (`backward`) and of
+    its weight (`weight`). kind: PRODUCTS, ATTENTION or ELEMENTWISE; name: path of its block in the model; runs_again:
+    whether the backward computes the forward again; scores: elements of attention's matrix of scores."""
 
     kind: str
     """One of PRODUCTS, ATTENTION (scores and their sums of values) and ELEMENTWISE."""
@@ -55,8 +57,7 @@ class Operation:
     0."""
 
     def within(self, module: str) -> "Operation":
-        """The operation with `module` put before its block's path, `name`. Written out, because `replace` takes three
-        times as long."""
+        """The operation with `module` put before its block's path, `name`."""
         name = f"{module}.{self.name}" if self.name else module
         return Operation(self.kind, self.forward, self.backward, self.weight, name, self.runs_again, self.scores)
 
@@ -74,12 +75,13 @@ def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains:
 
 
 def elementwise(forward: float, backward: float, launches: int = 1) -> Operation:
-    """A sweep over activations that moves `forward` bytes, and `backward` bytes for its gradient; launches: kernels of
-    each of the two."""
+    """An elementwise operation on activations that moves `forward` bytes, and `backward` bytes for its gradient; its
+    arithmetic counts as 0. launches: kernels of each of the two."""
     return Operation(ELEMENTWISE, Work(0.0, forward, launches), Work(0.0, backward, launches))
 
 
 def attention(flops: float, bytes_moved: float, scores: float) -> Operation:
     """Attention's scores and their sums of values, from the forward's FLOPs and bytes. The backward multiplies five
-    times for the two of the forward (Dao et al., 2022). scores: elements of the matrix of scores."""
+    times for the two of the forward (Dao et al., 2022), and moves twice as many bytes. scores: elements of the matrix
+    of scores."""
     return Operation(ATTENTION, Work(flops, bytes_moved, 1), Work(2.5 * flops, 2 * bytes_moved, 2), scores=scores)

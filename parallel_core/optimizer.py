@@ -20,7 +20,9 @@ from parallel_core.sharding import ShardSpec
 @dataclass(frozen=True)
 class Treatment:
     """The properties of a parameter that matter to an update; neighbours in a flat buffer with equal ones are updated
-    together."""
+    together. rule: name of its `UpdateRule`; is_decayed: whether weight decay acts on it; has_decoupled_lr: whether
+    --decoupled-lr is its learning rate; rate_factor: factor of its learning rate, and of Adam's epsilon for it
+    (mu-P)."""
 
     rule: str
     """The name of the parameter's `UpdateRule`."""
@@ -56,7 +58,7 @@ def update_rule(spec: ShardSpec, config: OptimizerConfig) -> UpdateRule:
 
 
 def is_decayed(spec: ShardSpec, config: OptimizerConfig) -> bool:
-    """Whether weight decay acts on a parameter: not if its name ends as one of `no_weight_decay_params`; without that
+    """Whether weight decay acts on a parameter: not if its name ends with one of `no_weight_decay_params`; without that
     list by Megatron's rule (`ShardSpec.is_decayed`, and --apply-wd-to-qk-layernorm)."""
     if config.no_weight_decay_params is not None:
         return not spec.name.endswith(tuple(config.no_weight_decay_params))

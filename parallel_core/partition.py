@@ -81,10 +81,9 @@ def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
     """The number of layers of each stage, first to last.
 
     A plain `--num-layer-list` is returned as it is. Else `fixed_stages` gives those of the first or last, and the
-    others share evenly. A rest of r layers goes, one each, to the r of them before their last one, so that the stages
-    that also hold the embedding and the output layer stay light. Without a list, the embedding and the output layer are
-    counted as a layer each with Megatron's --account-for-embedding-in-pipeline-split and
-    --account-for-loss-in-pipeline-split.
+    others share evenly. A rest of r layers goes, one each, to the r of them before their last one. Without a list, the
+    embedding and the output layer are counted as a layer each with Megatron's
+    --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
     """
     entries: Any = parallel.num_layer_list
     if entries is not None:
@@ -100,8 +99,9 @@ def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
 
 
 def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
-    """Stage -> its number of layers, of the first and the last stage as far as a flag gives it; a stage of the
-    embedding alone has 0."""
+    """Stage -> its number of layers, of the first and the last stage as far as --decoder-first-pipeline-num-layers and
+    --decoder-last-pipeline-num-layers give it; with --standalone-embedding-stage the first has 0. --num-layer-list is
+    not read."""
     last = parallel.decoder_last_pipeline_num_layers
     first = 0 if parallel.standalone_embedding_stage else parallel.decoder_first_pipeline_num_layers
     ends = ((0, first), (parallel.pipeline_model_parallel_size - 1, last))

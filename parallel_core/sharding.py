@@ -1,7 +1,6 @@
 """Cuts of parameters over process groups: a `ShardSpec` describes a cut, `place` gives the part that a rank holds.
 
-Initialisation, checkpoints, flat buffers, gradient norms and conversion read a parameter's cuts from its spec. Groups
-are named by the kinds of `parallel_core.topology.KINDS`.
+Groups are named by the kinds of `parallel_core.topology.KINDS`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,7 +67,10 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec:
-    """The cuts of one parameter, its replicas, and its treatment by the optimizer."""
+    """The cuts of one parameter, its replicas, and its treatment by the optimizer. Kinds of groups: `replicas` hold the
+    same shard and see other samples; `distinct_over`: ranks hold parameters of different names; `partial_over`: a
+    rank's gradient is a partial sum; `shared_over`: ranks hold copies of a tied parameter. interleaved_rows: of a fused
+    matrix whose parts take turns, the rows of each part in a turn."""
 
     shape: tuple[int, ...]
     """Shape of the whole parameter."""

@@ -1,4 +1,4 @@
-"""Rules between the sizes of a job: written once for the config, the topology and its command line."""
+"""Rules between the sizes of a job, as findings."""
 
 from collections.abc import Iterator
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""The figures that cells report of a training step beside the loss, and how they are logged.
+"""The figures that cells (nn.Cell) report of a training step beside the loss, and how they are logged.
 
 Each rank adds up its shares; one sum over all ranks at the end of the step makes them whole. So a value that several
 ranks have alike is reported divided by their number. Of attention scores the largest is taken instead of the sum.
@@ -33,7 +33,9 @@ DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_lo
 
 @dataclass(frozen=True)
 class Figure:
-    """An array that is summed over the micro-batches and ranks of a step, or of which the largest values are taken."""
+    """An array that is summed over the micro-batches and ranks of a step, or of which the largest values are taken
+    (`is_largest`). is_loss: whether it is averaged over micro-batches and replicas, and logged; layers: the number by
+    which the log divides it, 0: none; counted: from the array that a cell reports to the one that is summed."""
 
     name: str
     shape: tuple[int, ...]

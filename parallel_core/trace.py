@@ -127,8 +127,9 @@ def planned_json(spans: Iterable[Span]) -> list[list[Any]]:
 
 
 def read_planned(path: Path) -> list[Span]:
-    """The planned spans of a trace file; empty if it has none. Raises ValueError for a file that is no trace of this
-    program, OSError for one that is missing."""
+    """The planned spans of a trace file; empty if its JSON object, a trace or not, has none under "planned". Raises
+    ValueError for a file that is no JSON object or whose planned spans have another form, OSError for one that cannot
+    be read."""
     try:
         rows = read_json(path).get("planned", {}).get("spans", [])
         return [Span(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows]
@@ -138,7 +139,7 @@ def read_planned(path: Path) -> list[Span]:
 
 def read_chrome(path: Path) -> list[Span]:
     """The measured spans of a file that `chrome_json` wrote, with times counted from the start of the earliest one.
-    Raises ValueError for a file that is no trace of this program, OSError for one that is missing."""
+    Raises ValueError for a file that is no trace of this program, OSError for one that cannot be read."""
     try:
         return [_span(event) for event in read_json(path)["traceEvents"] if event["ph"] == "X"]
     except (KeyError, TypeError) as error:

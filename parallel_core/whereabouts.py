@@ -1,4 +1,4 @@
-"""The places at which the ranks of a job stand, as values, and the table that is made of them when a job hangs."""
+"""The places at which the ranks of a job stand, as values, and the table that is made of them, as when a job hangs."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -34,7 +34,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """The place in the program at which one rank stands."""
+    """The place in the program at which one rank stands. stack: its innermost frames as text, the outermost of these
+    first."""
 
     rank: int
     iteration: int = 0

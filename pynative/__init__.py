@@ -3,7 +3,7 @@ only package that imports MindSpore.
 
 Ambient state
 -------------
-State of the process that code of this package reads without being given it:
+The main state of the process that code of this package reads without being given it:
 
     where                          what                                         set by
     parallel_state                 topology, groups, connection to other ranks, set_parallel_context (or Megatron's

@@ -324,7 +324,7 @@ def get_virtual_pipeline_model_parallel_rank() -> int | None:
 
 
 def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
-    """Set the number, from 0, of this stage's chunk that is being built or run. AssertionError if it has no such."""
+    """Set the number, from 0, of this stage's chunk that is being built or run. AssertionError if none has it."""
     size = _current().virtual_size
     assert 0 <= rank < (size or 1), f"chunk {rank} of {size}"
     set_step_position(get_step_position()._replace(chunk=rank))

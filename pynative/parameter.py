@@ -40,7 +40,10 @@ def _nothing() -> None:
 
 @dataclass(slots=True, eq=False)
 class ParameterMeta:
-    """A parameter's properties besides its values: its attribute `meta`.
+    """A parameter's properties besides its values, its attribute `meta`: global shape and cuts (`spec`), initial
+    values, its views in the gradient buffer (`main_grad`, with the states of its sum) and of the optimizer's float32
+    copy (`main_param`), its chunk's LayerEvents, and what ZeRO stage 3 needs: `fetch` brings its values into its
+    memory, `keep` copies them back to the part `kept` that the rank owns.
 
     Three attributes stand on the parameter itself because they are Megatron's names: `main_grad` and `main_param`, for
     scripts to read, and `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied
@@ -148,8 +151,8 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
 
 
 def whole_parameters(model: nn.Cell) -> Iterator[Parameter]:
-    """Yield the parameters in the model's order, each with its whole values in its memory until the next is asked for:
-    with ZeRO stage 3 the next may take the same memory. All ranks call this, and iterate to the end."""
+    """Yield the parameters in the model's order, each with all values of this rank's shard in its memory until the next
+    is asked for: with ZeRO stage 3 the next may take the same memory. All ranks call this, and iterate to the end."""
     for parameter in settled(name_parameters(model)):
         parameter.meta.fetch()
         yield parameter

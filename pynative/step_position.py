@@ -11,7 +11,8 @@ from pynative.local import Local
 
 
 class StepPosition(NamedTuple):
-    """The forward or backward pass that this process computes."""
+    """The forward or backward pass that this process computes: the number of finished iterations, that of the
+    micro-batch in the global batch over all replicas, and that of the stage's chunk, from 0 each."""
 
     iteration: int = 0
     """Training iterations that are finished, so 0 in the first."""

@@ -11,7 +11,8 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Timed(NamedTuple):
-    """One run of a timed part; start and stop in seconds of `time.perf_counter`."""
+    """One run of a timed part; start and stop in seconds of `time.perf_counter`; about: an object whose text names the
+    work."""
 
     name: str
     start: float

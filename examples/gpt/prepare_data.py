@@ -61,8 +61,8 @@ def texts_of(path: Path) -> list[str]:
 
 
 def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
-    """The documents that have text, shuffled, as many as `max_megabytes` (10^6 bytes) hold, at least one;
-    None: all."""
+    """The documents that have text, shuffled, as many as `max_megabytes` (10^6 bytes) hold, at least one if there is
+    any; None: all."""
     chosen = [document for document in documents if document.strip()]
     random.Random(SEED).shuffle(chosen)
     if max_megabytes is None:
@@ -115,7 +115,8 @@ def is_ready(prefix: str, record: Path, made_from: str) -> bool:
 
 
 def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOptions, workers: int) -> int:
-    """Write the token files of documents, and return the number of tokens. workers: processes that tokenise."""
+    """Write the token files of documents, `<output_prefix>_text_document.bin` and `.idx`, and return the number of
+    tokens, those at documents' ends included. workers: processes that tokenise."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "documents.jsonl")
         file.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))

@@ -4,9 +4,10 @@
     MegatronRecorder(model, optimizer, "record-dir", first=1, last=2)
 
 The optimizer's steps count from 1. Of each in `first` to `last` this keeps tokens, results of embedding, layers and
-final norm, gradients (averaged, before clipping), the norm, learning rate, and weights before and after, in the form
-that `parallel_core/compare/recorded.py` says. `compare record-dir OURS` then reads it. Pipeline and data parallelism go
-with it, tensor and expert parallelism do not. It needs numpy, torch and this repository on PYTHONPATH, not MindSpore.
+final norm, gradients (averaged, before clipping), the norm, learning rate, and weights after it, of the first also
+those before, in the form that `parallel_core/compare/recorded.py` says. `compare record-dir OURS` then reads it.
+Pipeline and data parallelism go with it, tensor and expert parallelism do not. It needs numpy, torch and this
+repository on PYTHONPATH, not MindSpore.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, as data.
+"""The command-line flags of Megatron-LM, MindSpeed and MindSpeed-LLM, as data.
 
 `with_option`: the flags of the config's options, and further flags that fill an option. `without_option`: flags that
 are ignored or refused.

@@ -11,7 +11,10 @@ MAPPED, IGNORED, REFUSED = "mapped", "ignored", "refused"
 
 
 class Flag(NamedTuple):
-    """One command-line flag: names, type, default, and the option that it fills."""
+    """One command-line flag: names, type (None: a switch), default, choices, and the config field that it fills
+    (`target`). dest: its attribute; stores: the value that a switch sets; refuses, stands_for: values that are refused,
+    and for which another is taken; idle: when and why it does nothing beside other flags; completes: flags of its field
+    beside which it may stand; refines: whether it adds to another flag of its field."""
 
     name: str
     """The flag as it is typed, with its dashes."""

@@ -116,8 +116,8 @@ def _in_foreground() -> bool:
 
 
 def end(code: int) -> NoReturn:
-    """End this process with an exit code; with 130, which means Ctrl-C, by that signal, as every program does, so that
-    the shell ends the script."""
+    """End this process with an exit code; with 130, which means Ctrl-C, by that signal, so that the shell ends the
+    script."""
     if code == 128 + signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

@@ -32,8 +32,8 @@ def _other_frequency(value: Any, entries: Entries) -> str:
 
 
 def summary(value: Any, entries: Entries) -> Values | str:
-    """The meaning of the summary callback: folder and interval of recorded tensors; `collect_tensor_freq`, if there,
-    takes the place of `collect_freq`."""
+    """The fields that the summary callback fills: folder and interval of recorded tensors; or the reason, a str, why it
+    does nothing. `collect_tensor_freq`, if there, takes the place of `collect_freq`."""
     of_tensors = isinstance(value, Mapping) and value.get("collect_tensor_freq") is not None
     return parts({**_SUMMARY, "collect_freq": _other_frequency} if of_tensors else _SUMMARY)(value, entries)
 
@@ -87,8 +87,8 @@ CALLBACKS: dict[str, Meaning] = {
 
 
 def callbacks(value: Any, entries: Entries) -> Values | str:
-    """The meaning of a list of callbacks, or of a single one, each by its type; for an empty list the reason
-    why it does nothing. Raises ValueError for an unknown type."""
+    """The fields that a list of callbacks, or a single one, fills, each by its type; for an empty list the reason, a
+    str, why it does nothing. Raises ValueError for an unknown type."""
     found: Values = {}
     listed = {f"[{number}]": entry for number, entry in enumerate(value)} if isinstance(value, list) else {"": value}
     for place, entry in listed.items():
@@ -130,16 +130,16 @@ _SCALE, _FIXED_SCALE = "runner_wrapper.scale_sense", "FixedLossScaleUpdateCell"
 
 
 def fixed_scale(value: Any, entries: Entries) -> Values:
-    """The meaning of the type of a fixed loss scaler: the loss scale, from the key loss_scale_value beside it.
-    Raises ValueError where that is missing or 0."""
+    """The field loss_scale for a scaler of the fixed type, from the key loss_scale_value beside that type. Raises
+    ValueError where that is missing or 0."""
     if not entries.get(f"{_SCALE}.loss_scale_value"):
         raise ValueError("needs a loss_scale_value above 0")
     return {"loss_scale": entries[f"{_SCALE}.loss_scale_value"]}
 
 
 def loss_scale_value(value: Any, entries: Entries) -> Values | str:
-    """The meaning of loss_scale_value: the scale of a fixed scaler, where the type beside it names one, else the first
-    value of one that adapts."""
+    """The field that loss_scale_value fills: loss_scale where the type beside it names a fixed scaler, else
+    loss_scale_value, the first value of a scaler that adapts."""
     return {"loss_scale" if entries.get(f"{_SCALE}.type") == _FIXED_SCALE else "loss_scale_value": value}
 
 

@@ -1,7 +1,6 @@
 """The way from a command line to given values, by the flag table. All findings are gathered, none ends the scan.
 
-Unlike argparse it never takes an abbreviation, and it knows the number of values of every flag without a parser having
-to be built.
+Unlike argparse by default, it never takes an abbreviation.
 """
 
 import os
@@ -23,7 +22,8 @@ ExtraArgs = Callable[[ArgumentParser], Any]
 
 @dataclass
 class CommandLine:
-    """The result of scanning a command line."""
+    """The result of scanning a command line: the given values, the rows of flags whose values could not be read
+    (`unread`), the attributes of the user's own flags (`extra`), and findings."""
 
     given: list[Given] = field(default_factory=list)
     unread: list[Flag] = field(default_factory=list)

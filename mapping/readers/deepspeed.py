@@ -44,7 +44,8 @@ def learning_rate(value: Any, entries: Entries) -> Values | str:
 
 
 def betas(value: Any, entries: Entries) -> Values:
-    """The meaning of Adam's two averages' decays. Raises ValueError for what is no list of two numbers."""
+    """The meaning of the decays of Adam's two averages: the arguments adam_beta1 and adam_beta2. Raises ValueError for
+    what is no list of two numbers."""
     is_pair = isinstance(value, list | tuple) and len(value) == 2
     if not is_pair or any(isinstance(part, bool) or not isinstance(part, int | float) for part in value):
         raise ValueError("must be two numbers")
@@ -205,7 +206,8 @@ class Auto(NamedTuple):
 
 
 class DeepSpeed(NamedTuple):
-    """The values of a file, as arguments."""
+    """The result of reading a file: its values as arguments, the keys that it leaves to the flags (`autos`), findings,
+    and the values that DeepSpeed takes for keys that are not written (`defaults`)."""
 
     given: list[Given]
     autos: list[Auto]

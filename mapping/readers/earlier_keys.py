@@ -15,9 +15,9 @@ _BY_SCRIPT = "the network is what its sizes say"
 
 
 def keep_prob(value: Any, entries: Entries) -> Values | str:
-    """The meaning of the share of attention's probabilities that dropout keeps: 1 - its rate, or where the file gives
-    that rate, too, the reason why it does nothing. Raises ValueError for what is no number, and beside a rate for a
-    share that is neither 1 nor 1 - that rate."""
+    """The field that the share of attention's probabilities that dropout keeps fills: the rate, 1 - the share; or where
+    the file gives that rate, too, the reason, a str, why it does nothing. Raises ValueError for what is no number, and
+    beside a rate for a share that is neither 1 nor 1 - that rate."""
     names = ("attention_dropout", "attention_dropout_rate")
     rate = next((entries[key] for key in (f"model_config.{name}" for name in names) if key in entries), None)
     if not isinstance(value, int | float) or (rate is not None and value not in (1, 1 - rate)):
@@ -45,8 +45,9 @@ def _renamed(pattern: str) -> str:
 
 
 def target_cells(value: Any, entries: Entries) -> Values | str:
-    """The meaning of target_cells: a list of regular expressions for linears, and of ranks and scales of single linears
-    among them; MindFormers' names of linears become Megatron's. Raises ValueError for other entries."""
+    """The fields that target_cells fills: target_modules, regular expressions for linears, and cells, ranks and scales
+    of single linears among them (None: there are none). MindFormers' names of linears become Megatron's. Raises
+    ValueError for other entries."""
     listed = value if isinstance(value, list) else [value]
     named = [entry for entry in listed if isinstance(entry, Mapping) and set(entry) == {"target_cells"}]
     cells = [entry for entry in listed if isinstance(entry, Mapping) and "cell" in entry]
@@ -65,8 +66,8 @@ def zero(level: Any, entries: Entries) -> Values | str:
 
 
 def clipping(value: Any, entries: Entries) -> Values:
-    """The meaning of grad_clip_kwargs: the kind of clipping of gradients, by default of their global norm, and its
-    limit, by default 1. Raises ValueError for another kind or key."""
+    """The fields that grad_clip_kwargs fills: the limit, by default 1, of the gradients' global norm, or with
+    GradClipByValue that of each element. Raises ValueError for another kind or key."""
     if not isinstance(value, Mapping) or value.keys() - {"grad_clip_type", "clip_value"}:
         raise ValueError("must have the keys grad_clip_type, clip_value")
     kind, limit = value.get("grad_clip_type") or "ClipGlobalNorm", value.get("clip_value", 1.0)

@@ -19,7 +19,8 @@ def heads_of_group(query_heads: int) -> tuple[int, int, int]:
 @dataclass(frozen=True)
 class QueryKeyValueRows:
     """The order of linear_qkv's (n + 2 g) d rows (or of its output's columns), group by group; (2 n + 2 g) d with gates
-    of attention's output, which in each group stand behind its queries."""
+    of attention's output, which in each group stand behind its queries. n `heads`, g `groups`, d `head_size`, all
+    counted over all ranks."""
 
     heads: int
     groups: int
@@ -42,8 +43,8 @@ class QueryKeyValueRows:
         return sum(self._parts) * self.head_size
 
     def of_group(self, group: int) -> tuple[range, ...]:
-        """The places in linear_qkv of a group's query rows [n/g d], as many gates if there are any, key rows [d] and
-        value rows [d]."""
+        """The places in linear_qkv of the rows of group `group`, from 0: its query rows [n/g d], as many gates if there
+        are any, its key rows [d] and its value rows [d]; n heads of size d, g groups."""
         ranges, start = [], group * self._group_rows
         for heads in self._parts:
             ranges.append(range(start, start + heads * self.head_size))
@@ -53,15 +54,16 @@ class QueryKeyValueRows:
     def of_sharing_rank(self, rank: int, size: int) -> tuple[range, ...]:
         """The places in linear_qkv of what rank `rank` has where `size` tensor-parallel ranks are more than the groups,
         so that several share one: its own query rows [n/t d], as many gates if there are any, and its group's key rows
-        [d] and value rows [d]."""
+        [d] and value rows [d]. n heads of size d, t: `size`."""
         group, place = divmod(rank, size // self.groups)
         *queries, key, value = self.of_group(group)
         own = self.heads // size * self.head_size
         return *(rows[place * own : (place + 1) * own] for rows in queries), key, value
 
     def apart(self) -> tuple[list[range], list[range], list[range]]:
-        """The places in linear_qkv of all queries [n d], all keys [g d] and all values [g d], each group by group.
-        Gates, if there are any, are among the queries [2 n d]: each query head [d] is followed by its gate [d]."""
+        """The places in linear_qkv of all queries [n d], all keys [g d] and all values [g d], each group by group (n
+        query heads, g groups, d head size). Gates, if there are any, are among the queries [2 n d]: each query head [d]
+        is followed by its gate [d]."""
         queries: list[range] = []
         keys, values = [], []
         for group in range(self.groups):
@@ -86,6 +88,7 @@ class QueryKeyValueRows:
 
 
 def gated_halves(rows: int) -> tuple[range, range]:
-    """The gate's rows and up's rows of a gated linear_fc1 of `rows` rows."""
+    """The places of the gate's rows, the first half, and of the rows of up (the features that the gate multiplies), the
+    second half, in a gated linear_fc1 of `rows` rows."""
     half = rows // GATED_PARTS
     return range(half), range(half, rows)

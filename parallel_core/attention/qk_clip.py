@@ -1,4 +1,4 @@
-"""Factors of the rows of queries' and keys' weights for which no score is above a threshold (MuonClip; Kimi K2, 2025,
+"""Factors of the rows of queries' and keys' weights that shrink scores above a threshold (MuonClip; Kimi K2, 2025,
 section 2.1).
 
 n query heads, g key/value groups, d head size; of latent attention p plain and r rotary channels of a head, e of a
@@ -21,8 +21,8 @@ def shrinking(largest: Array, threshold: float) -> Array:
 
 def fused_rows(rows: QueryKeyValueRows, eta: Array, alpha: float) -> Array:
     """Factors of the rows of linear_qkv, [(n + 2 g) d], or [(2 n + 2 g) d] with gates: eta^alpha for queries, eta^(1 -
-    alpha) for keys, 1 for values and gates. eta [n]: of each query head; heads of a group share its key, so that the
-    group's least eta counts for all of them."""
+    alpha) for keys, 1 for values and gates. n query heads, g groups, d head size; eta [n]: of each query head; heads of
+    a group share its key, so that the group's least eta counts for all of them."""
     factors = np.ones(rows.count)
     for group, least in enumerate(eta.reshape(rows.groups, -1).min(axis=1)):
         queries, *_, keys, _ = rows.of_group(group)

@@ -23,7 +23,8 @@ LENGTH_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class RecurrenceForm:
-    """The variant of the recurrence that a layer computes."""
+    """The variant of linear attention's recurrence that a layer computes: S <- decay S + k (r v)^T, out = scale S^T q,
+    with S a head's state."""
 
     scale: float = 1.0
     """Factor of the values read from the state."""
@@ -34,5 +35,6 @@ class RecurrenceForm:
 
 
 def segments(length: int) -> int:
-    """The number of states that are kept for the backward of a sequence of `length` tokens."""
+    """The number of states that are kept for the backward of a sequence of `length` tokens: one for every SEGMENT (512)
+    tokens, rounded up."""
     return -(-length // SEGMENT)

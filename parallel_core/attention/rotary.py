@@ -90,9 +90,9 @@ class Rotary:
 
     @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
-        """The rotary embedding of heads of which `width` channels, or --rotary-percent of these, rotate, with the
-        configuration's scaling for --seq-length. interleaved: neighbouring channels (2i, 2i + 1) are a pair, else (i, i
-        + r/2)."""
+        """The rotary embedding of heads of which `width` channels, or --rotary-percent of these, rotate (latent
+        attention with --rope-scaling-type ignores --rotary-percent), with the configuration's scaling for --seq-length.
+        interleaved: neighbouring channels (2i, 2i + 1) are a pair, else (i, i + r/2)."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
 
@@ -111,8 +111,8 @@ class Rotary:
         return self if self.within is None or length > self.within[0] else self.within[1]
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:
-        """The cosine and the sine of the angles of these positions, times `magnitude`, float32 [s, r] each: a pair's
-        two channels have the same."""
+        """The cosine and the sine of the angles of s positions, times `magnitude`, float32 [s, r] each, r rotating
+        channels: a pair's two channels have the same."""
         numbers = np.concatenate([np.arange(run.start, run.stop, run.step, dtype=np.float32) for run in positions])
         frequencies = np.array(self.inverse_frequencies, np.float32)
         angles = np.outer(numbers * np.float32(self.position_scale), frequencies).astype(np.float32)
@@ -127,8 +127,8 @@ ORIGINAL_LENGTHS = {"llama3": LLAMA3_ORIGINAL_LENGTH, "yarn": YARN_ORIGINAL_LENG
 
 
 def stretched(frequencies: Array, config: ModelConfig, length: int) -> tuple[Array, float]:
-    """The frequencies [r/2] under the configuration's rotary scaling, for sequences of `length` tokens, and the factor
-    of cosines and sines."""
+    """The frequencies [r/2], of r rotating channels, under the configuration's rotary scaling, for sequences of
+    `length` tokens, and the factor of cosines and sines. Without --rope-scaling-type they stay, and the factor is 1."""
     scaling = config.rope_scaling
     match scaling.type:
         case "llama3":
@@ -146,11 +146,9 @@ def stretched(frequencies: Array, config: ModelConfig, length: int) -> tuple[Arr
 
 
 def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
-    """Frequencies [r/2] by Llama 3.1's rule: pairs that turn fewer than low_freq_factor times over the original length
-    are divided by the factor, those above high_freq_factor left, those between blended.
-
-    "The Llama 3 Herd of Models" (2024), by Megatron's constants.
-    """
+    """Frequencies [r/2], of r rotating channels, by Llama 3.1's rule ("The Llama 3 Herd of Models", 2024): pairs that
+    turn fewer than low_freq_factor times over the original length are divided by the factor, those above
+    high_freq_factor left, those between blended. Without an original length it is 8192, as in Megatron."""
     length = scaling.original_max_position_embeddings or LLAMA3_ORIGINAL_LENGTH
     turns = length * frequencies / (2 * math.pi)  # turns of each pair over the original length
     share_kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -208,8 +206,9 @@ def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longes
 
 
 def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
-    """Frequencies [r/2] by dynamic NTK scaling. lengths: length of the sequences over the original length; above 1 the
-    base grows by (factor x lengths - (factor - 1))^(r / (r - 2)), else, or with one pair alone, frequencies stay."""
+    """Frequencies [r/2], of r rotating channels, by dynamic NTK scaling. lengths: length of the sequences over the
+    original length; above 1 the base grows by (factor x lengths - (factor - 1))^(r / (r - 2)), else, or with one pair
+    alone, frequencies stay."""
     pairs = len(frequencies)
     if lengths <= 1 or pairs == 1:
         return frequencies

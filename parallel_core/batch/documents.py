@@ -14,7 +14,8 @@ another."""
 
 
 def starts_after(is_end: NDArray[np.bool_]) -> Starts:
-    """Starts [..., s] from bool [..., s]: whether a position is the last of its document."""
+    """Document starts, int32 [..., s] (for each position the number of the first position of its document), from bool
+    [..., s]: whether a position is the last of its document."""
     starts = np.zeros(is_end.shape, np.int32)
     starts[..., 1:] = np.where(is_end[..., :-1], np.arange(1, is_end.shape[-1]), 0)
     return np.maximum.accumulate(starts, axis=-1)

@@ -70,7 +70,7 @@ class BatchEntry:
         return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
 
     def with_rows(self, rows: int) -> "BatchEntry":
-        """The entry with rows of zeros behind its own, `rows` altogether."""
+        """The entry with rows of zeros behind its own, `rows` altogether, which are at least as many as it has."""
 
         def filled(part: Array) -> Array:
             return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
@@ -168,14 +168,14 @@ class StepBatch:
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
         """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without` and the
         entry of lengths: by that, whole sequences [b, s] are cut to the micro-batch's longest row, unless all its
-        lengths are 0."""
+        lengths are 0. Raises as `ContextShard.entry`."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
         rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}
 
     def tokens(self, number: int) -> float:
         """The number of tokens in micro-batch `number` that count, in whole sequences: the sum of its loss mask, else
-        the number of its labels; 1 if it has neither."""
+        the number of its labels; 1 if it has neither, or if that entry is no `BatchEntry`."""
         counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
         tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens

@@ -1,7 +1,7 @@
 """The parts of a model, each block described once: its parameters, FLOPs, messages and the bytes that it keeps.
 
-A block is a frozen value made from the configuration (`Attention.of(config, number)`). Cells build parameters from it,
-`parallel_core.costs` sums over the blocks of a pipeline stage. A new kind of layer is a new block.
+A block is a frozen value made from the configuration, for example by `Attention.of(config, number)`. A new kind of
+layer is a new block.
 """
 
 from parallel_core.blocks.adapter import Adapter

@@ -16,8 +16,8 @@ class Adapter(Block):
 
     It lies inside the tensor-parallel region of its linear, and sends no messages of its own. Of a column-parallel
     linear, A is whole on every rank and B cut as W's output features are; of a row-parallel one, A is cut as W's input
-    features and B is whole, so that what leaves the region is a share of one sum. So the gradient of the factor that is
-    whole (A or B) is a partial sum over the ranks.
+    features and B is whole, so that what leaves the region is a share of one sum. So, of a linear that is cut, the
+    gradient of the factor that is whole (A or B) is a partial sum over the ranks.
     """
 
     input_size: int

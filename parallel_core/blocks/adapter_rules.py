@@ -1,4 +1,4 @@
-"""Findings about the linears that --lora-target-modules names, which take the whole model to tell."""
+"""Findings about --lora-target-modules that depend on the linears of the whole model."""
 
 from collections.abc import Iterator
 

@@ -54,7 +54,8 @@ class CoreAttention(Block):
         return {**own, **super().parameters()}
 
     def with_sinks(self, config: ModelConfig) -> Self:
-        """The block with the configuration's --softmax-type."""
+        """A copy of the block with the configuration's --softmax-type: `sinks` unless that is "vanilla", and with
+        "learnable" the parameter of the sinks, too."""
         unit = self.heads // self.groups * config.parallel_config.unaligned_linear
         shard = ShardSpec(shape=(self.heads,), cuts=(Cut(0, unit=unit),))
         learnt = ParameterSpec(shard, Normal(config.initial_std), config.params_dtype)
@@ -151,7 +152,7 @@ class Attention(Sublayer):
     linear_proj.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
-    its value head.
+    its value head. `output_gate`: whether there are gates; `rotary` None: nothing is rotated.
     """
 
     linear_qkv: Linear

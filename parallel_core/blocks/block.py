@@ -48,8 +48,8 @@ def _names_of(kind: Any) -> tuple[str, ...]:
 
 
 class Block:
-    """A part of a model, made from the configuration alone and described once: cells take their parameters from it,
-    `parallel_core.costs` sums its FLOPs, messages and bytes.
+    """A part of a model, made from the configuration alone, that gives its parameters, FLOPs, messages and the bytes
+    that it keeps.
 
     A subclass is a frozen dataclass. Fields that are blocks are its submodules, under Megatron's names and in the order
     of the model; methods that it does not override sum over them.

@@ -42,7 +42,7 @@ def of_whole_sequence(micro_batch: MicroBatch, width: int, is_share: bool) -> It
 @dataclass(frozen=True)
 class Compressor(Block):
     """Tokens to entries, `ratio` tokens each: for each channel the sum of `wkv` x weighted by the softmax over a window
-    of `wgate` x + ape, then normed. Every rank with a shard of the sequence computes all of its entries."""
+    of `wgate` x + ape, then normed. Every rank with a shard of the sequence computes all entries of the sequence."""
 
     wkv: Linear
     wgate: Linear
@@ -94,9 +94,10 @@ class Compressor(Block):
 
 @dataclass(frozen=True)
 class EntryIndexer(Block):
-    """The choice of the entries that a query sees, by scores of several heads: keys are entries of a compressor of its
-    own, queries come by `linear_wq_b` from attention's query latent, and each head has a weight by
-    `linear_weights_proj`. All of it is whole on every tensor-parallel rank."""
+    """The choice of the entries that a query sees, at most `topk`, by scores of several heads: keys are entries of a
+    compressor of its own, queries come by `linear_wq_b` from attention's query latent, and each head has a weight by
+    `linear_weights_proj`. All of it is whole on every tensor-parallel rank. `loss_coefficient`: weight of the loss that
+    trains the indexer; 0: there is none."""
 
     compressor: Compressor
     linear_wq_b: Linear

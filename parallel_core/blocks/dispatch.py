@@ -18,7 +18,8 @@ class Dispatch(Block):
 
     The number of rows of a rank depends on the router: bytes are those of an even one. In an all-to-all of n ranks, of
     which n / e share each expert (e: expert-parallel size), each rank sends (n-1)/e T k rows, forward twice and
-    backward twice; T = b s/(c t) tokens of a rank, of b sequences of s over c context- and t tensor-parallel ranks.
+    backward twice, if no experts are hot or do nothing and they are not padded to a capacity; T = b s/(c t) tokens of a
+    rank, of b sequences of s over c context- and t tensor-parallel ranks.
     """
 
     hidden_size: int
@@ -119,7 +120,7 @@ class Dispatch(Block):
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes of the indices that are kept for the backward, under "", with an even router: the token and the choice
         of each row, the places of each choice's rows, and after an all-to-all the order that sorts received rows by
-        expert, where they are not sorted already."""
+        expert, where they are not sorted already. Rows that pad experts to a capacity are not counted."""
         choices = micro_batch.tokens // micro_batch.tensor * self.choices
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         ranks = self.owners * self.shards

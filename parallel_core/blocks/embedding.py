@@ -94,7 +94,7 @@ class Embedding(Block):
 
     @property
     def own(self) -> "Embedding":
-        """The embedding as one that no other stage and no output layer shares."""
+        """A copy of the embedding whose table of words is shared with no other stage and no output layer."""
         return replace(self, word_embeddings=replace(self.word_embeddings, shared_over=None))
 
     def _normed(self, micro_batch: MicroBatch) -> MicroBatch:

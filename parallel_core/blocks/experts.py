@@ -1,4 +1,5 @@
-"""Experts: feed-forward blocks of which a token passes through few (Shazeer et al., 2017), and those that all pass.
+"""Experts: feed-forward blocks of which a token passes through few (Shazeer et al., 2017), and shared experts, through
+which every token passes.
 
 T tokens that a rank routes, k experts a token, E experts, e expert-parallel and t' expert-tensor-parallel size, h
 hidden size, f width of an expert. With balanced routing a rank's experts get R = T k t' rows.

@@ -21,8 +21,8 @@ from parallel_core.sharding import ShardSpec
 
 @dataclass(frozen=True)
 class HyperConnection(Block):
-    """The weights by which one block reads and writes the streams: a linear of all streams of a token; parameters in
-    float32, under MindSpeed-LLM's names."""
+    """The weights by which one block reads and writes the streams: a linear of all streams of a token, whose first
+    weights have the standard deviation `std`; parameters in float32, under MindSpeed-LLM's names."""
 
     rule: StreamRule
     hidden_size: int

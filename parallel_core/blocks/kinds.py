@@ -29,7 +29,8 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Kind(Generic[Made]):
-    """One kind of sublayer, or of layer."""
+    """One kind of sublayer, or of layer, in a table of which a layer takes the first that `applies`. name: in words,
+    such as "dense"."""
 
     name: str
     of: Callable[[ModelConfig, int], Made]

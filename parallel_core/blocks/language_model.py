@@ -125,8 +125,8 @@ class Chunk(Block):
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most bytes that the chunk keeps at once during its backward because parts of layers run again, plus those
-        that its embedding keeps; the output layer has finished by then. If nothing runs again, the embedding's bytes
-        alone."""
+        that its embedding keeps; the output layer has finished by then. If nothing runs again, or of norms and
+        activations the output alone is computed again, the embedding's bytes alone."""
         embedding = sum(self.embedding.kept_bytes(micro_batch).values()) if self.embedding else 0
         again = self.mtp.bytes_in_backward(micro_batch) if self.mtp else 0
         before = sum(self.decoder.kept_bytes(micro_batch).values()) if again else 0
@@ -244,8 +244,9 @@ def _recompute_plan(config: ModelConfig) -> RecomputePlan:
 
 
 def recompute_lines(config: ModelConfig) -> Iterator[str]:
-    """Lines for the log about recompute that is listed by stage: the lists as tables, and the parts of each layer; none
-    without such lists. Depths of multi-token prediction have the numbers behind the layers."""
+    """Lines for the log, as MindFormers has them, about recomputation that the user gave as lists by stage: the lists
+    as tables, and for each recomputed layer that it runs again whole, or which parts do. None without such lists.
+    Depths of multi-token prediction have the numbers behind the layers."""
     plan = _recompute_plan(config)
     yield from plan.log_lines()
     for chunk, row in enumerate(plan.counts):

@@ -1,4 +1,5 @@
-"""One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
+"""The interface of layers, and the transformer layer: attention and feed-forward, each normed before and added to the
+residual stream."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class AnyLayer(Block):
         return micro_batch.tokens_between * self.residual_width * micro_batch.residual_item_size
 
     def normed_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes on a rank of one norm's input, which are those of its output, too."""
+        """Bytes on a rank of one norm's input, and of its output in the type of the residual stream."""
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
 
 
@@ -126,7 +127,8 @@ class BranchedLayer(AnyLayer):
 @dataclass(frozen=True)
 class Layer(BranchedLayer):
     """A transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed
-    before it is added, and both addends may have a factor. A layer of a hybrid stack may have one of the two."""
+    before it is added, and both addends may have a factor. A norm that is None is left out. A layer of a hybrid stack
+    may have one of the two."""
 
     input_layernorm: Norm | None
     self_attention: Sublayer | None

@@ -83,8 +83,9 @@ class LayerStack(Block):
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most bytes that the layers keep at once during their backward because parts of them run again: what the
-        layers up to such a part keep, what its second run keeps, that run's output, and the gradient of this output. 0
-        if nothing runs again."""
+        layers up to such a part keep, what its second run keeps, that run's output, and the gradient of this output.
+        Parts of which the output alone is computed again (norms, activations) do not count; 0 if no other part runs
+        again."""
         before = most = 0
         for group in self.recompute.groups():
             layer = self.layers[group.start][1]

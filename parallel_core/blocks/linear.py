@@ -64,9 +64,9 @@ class Linear(Block):
     def column(
         cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1, unit: int = 0
     ) -> "Linear":
-        """A column-parallel linear of the model, its weight normal with --init-method-std. parts: equal fused parts of
-        the output features, each cut on its own. unit: output features that stay together under --unaligned-linear; 0:
-        they are divided evenly under it, too."""
+        """A column-parallel linear of the model, its weight normal with the model's `initial_std` (--init-method-std,
+        smaller with muP). parts: equal fused parts of the output features, each cut on its own. unit: output features
+        that stay together under --unaligned-linear; 0: they are divided evenly under it, too."""
         initial, unit = Normal(config.initial_std), unit * config.parallel_config.unaligned_linear
         return cls(
             input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts, unit=unit,
@@ -75,9 +75,9 @@ class Linear(Block):
 
     @classmethod
     def row(cls, config: ModelConfig, input_size: int, *, bias: bool, unit: int = 0) -> "Linear":
-        """A row-parallel linear of the model, back into the residual stream: its weight normal with --init-method-std /
-        sqrt(2 x layers) (GPT-2, 2019). unit: input features that stay together under --unaligned-linear; 0: they are
-        divided evenly under it, too."""
+        """A row-parallel linear of the model, back into the residual stream: its weight normal with the model's
+        `initial_std` / sqrt(2 x layers) (GPT-2, 2019). unit: input features that stay together under
+        --unaligned-linear; 0: they are divided evenly under it, too."""
         initial = Normal(config.initial_std / sqrt(2.0 * config.num_layers))
         partial_over, unit = between_regions(config), unit * config.parallel_config.unaligned_linear
         return cls(
@@ -87,7 +87,8 @@ class Linear(Block):
 
     @classmethod
     def between(cls, config: ModelConfig, input_size: int, output_size: int) -> "Linear":
-        """A linear of the model without a bias that is whole on every rank, normal with --init-method-std."""
+        """A linear of the model without a bias that is whole on every rank, its weight normal with the model's
+        `initial_std`."""
         initial, partial_over = Normal(config.initial_std), between_regions(config)
         return cls(input_size, output_size, None, initial, config.params_dtype, bias=False, partial_over=partial_over)
 
@@ -124,7 +125,7 @@ class Linear(Block):
 
     def share(self, ranks: int) -> int:
         """The number of features along the cut axis that each of `ranks` ranks has, those that fill up the last ranks
-        of an uneven cut included."""
+        of an uneven cut included. Of a linear that is whole: of its input features."""
         length = self.output_size if self.cut_axis == COLUMNS else self.input_size
         return sum(share(part, ranks, self.unit or 1) for part in self._cut(0).parts_of(length))
 
@@ -172,8 +173,8 @@ class Linear(Block):
         return own if self.adapter is None else own | {"adapter": self.adapter.kept_bytes(micro_batch)[""]}
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the input on a rank: by rows its share of the features of every token; else as it lies outside of
-        the region."""
+        """Bytes of the input on a rank: of a row-parallel linear its share of the features of every token; else all
+        features of the tokens that it has outside of the tensor-parallel region."""
         if self.cut_axis == ROWS:
             return micro_batch.tokens * self.share(micro_batch.tensor) * micro_batch.item_size
         return micro_batch.tokens_between * self.input_size * micro_batch.item_size

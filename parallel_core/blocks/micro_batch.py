@@ -64,12 +64,13 @@ class MicroBatch:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of a rank inside a tensor-parallel region: b s/c."""
+        """The number of tokens of a rank inside a tensor-parallel region: b s/c, with c context-parallel ranks."""
         return self.batch * self.sequence.gathered.local_length(self.seq_length)
 
     @property
     def tokens_between(self) -> int:
-        """The number of tokens of a rank between two regions: b s/c or, with sequence parallelism, b s/(c t)."""
+        """The number of tokens of a rank between two tensor-parallel regions: b s/c, with c context-parallel ranks, or,
+        with sequence parallelism over t tensor-parallel ranks, b s/(c t)."""
         return self.batch * self.sequence.local_length(self.seq_length)
 
     @property

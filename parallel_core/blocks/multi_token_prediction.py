@@ -121,8 +121,8 @@ class MultiTokenPredictionLayer(Block):
         return inputs | {"transformer_layer": kept_by_layer} | last
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that the depth keeps at once during its backward because parts of it are recomputed; 0 if none
-        are."""
+        """The most bytes that the depth keeps at once during its backward because parts of it are recomputed; 0 if
+        nothing runs again but norms and activations whose output alone is computed again."""
         before = sum(self.kept_bytes(micro_batch).values())
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
@@ -153,7 +153,9 @@ class MultiTokenPredictionLayer(Block):
 
 @dataclass(frozen=True)
 class MultiTokenPrediction(Block):
-    """All depths of multi-token prediction, one after the other, each with a loss of its own."""
+    """All depths of multi-token prediction, one after the other, each with a loss of its own. `embedding`,
+    `output_layer` and `loss` are the blocks that each depth uses, by which its FLOPs, messages and bytes are
+    counted."""
 
     layers: tuple[MultiTokenPredictionLayer, ...]
     embedding: Embedding
@@ -229,7 +231,8 @@ class MultiTokenPrediction(Block):
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most bytes that the depths keep at once during their backward because parts of them are recomputed; 0 if
-        none are. Their output layers have finished by then."""
+        nothing runs again but norms and activations whose output alone is computed again. Their output layers have
+        finished by then."""
         kept = [sum(layer.kept_bytes(micro_batch).values()) for layer in self.layers]
         embedded = sum(self.embedding.kept_bytes(micro_batch).values())
         again = [layer.bytes_in_backward(micro_batch) for layer in self.layers]

@@ -1,4 +1,4 @@
-"""Findings about modules to be recomputed or offloaded: those that take the parts of the model's layers to find."""
+"""Findings about modules to be recomputed or offloaded that depend on the parts of the model's layers."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from parallel_core.recompute.plan import wrong_settings
 
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings that take the model's layers to tell: modules to recompute, or to offload, that no layer has; lists by
+    """Findings that depend on the model's layers: modules to recompute, or to offload, that no layer has; lists by
     stage that do not fit; --no-mp-comm-recompute with latent attention, whose collectives always run again."""
     recompute = config.recompute_config
     is_listed = any(getattr(recompute, name) is not None for name in LISTED)

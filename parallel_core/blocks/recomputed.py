@@ -15,7 +15,8 @@ from parallel_core.recompute.plan import LayerRecompute
 def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecompute) -> Sizes:
     """Path of a submodule -> bytes, as `Block.kept_bytes`, of a layer that does not run again whole.
 
-    A part that runs again keeps its input, and the outputs of its collectives where those are not run again.
+    A part that runs again keeps its input, and the outputs of its collectives where those are not run again; a part of
+    which the output alone is computed again keeps all but that.
     """
     kept, normed = layer.kept_bytes(micro_batch), layer.normed_bytes(micro_batch)
     paths = [part.path for part in asked.parts]
@@ -35,8 +36,9 @@ def kept_of_group(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: La
 
 
 def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes that a second run keeps until it was run backwards. If whole layers run again (`asked.full`): that of all
-    of `layers`. Else, since parts run again each by itself: that of the largest part of the one layer; 0 without parts.
+    """Bytes that the second run of recomputed layers or parts saves until its backward has run. If whole layers run
+    again (`asked.full`): those of all of `layers` together. Else parts of the one layer run again, each by itself:
+    those of the part with the most; 0 without parts.
 
     What whole layers keep for other layers is not among them, since it is kept already, and for the same reason not
     their input, except where each rank keeps a slice of it.

@@ -45,7 +45,8 @@ class Indexer(Block):
     """The indexer: queries linear_wq_b of attention's query latent, one key for all heads k_norm(linear_wk), and a
     weight of each head; all whole on every tensor-parallel rank, as latents are.
 
-    The plain channels of each head come first, then the rotary ones.
+    The plain channels of each head come first, then the rotary ones. `loss_coefficient`: weight of the loss that trains
+    the indexer; 0: there is none.
     """
 
     linear_wq_b: Linear

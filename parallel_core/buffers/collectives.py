@@ -51,9 +51,8 @@ def bucket_reductions(
 
 
 def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool) -> list[Collective]:
-    """Sums, after those over replicas, of the parts of the owned spans that need another: of gradients that are partial
-    sums over some group, and of a tied parameter's gradients over the ranks that have it. None over a group of one
-    rank.
+    """The sums that follow those over the replicas, on the spans that the rank owns: of gradients that are partial sums
+    over some group, and of a tied parameter's gradients over the ranks that have it. None over a group of one rank.
 
     The ranks of such a group own the same spans: their buffers are laid out alike, or the tied parameter has a bucket
     of its own. plans: of all buffers of the rank at `coordinates`; sharded: as in `bucket_reductions`.

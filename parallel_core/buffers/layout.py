@@ -39,7 +39,7 @@ def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
 
 def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[tuple[int, Span]]:
     """For each intersection of one of `spans` with one of `others`, the index in `spans` and the intersection. In each
-    list spans must ascend and not overlap."""
+    list spans must ascend, not overlap and not be empty."""
     first = 0
     for number, span in enumerate(spans):
         while first < len(others) and others[first].stop <= span.start:
@@ -52,7 +52,7 @@ def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator
 
 @dataclass(frozen=True)
 class Entry:
-    """A parameter's place in its buffer."""
+    """A parameter's place in its buffer. start: its first element."""
 
     index: int
     """Index of the parameter in the list that `plan_buffers` was given."""
@@ -80,8 +80,8 @@ Treated = TypeVar("Treated", bound=Hashable)
 
 @dataclass(frozen=True)
 class Segment(Generic[Treated]):
-    """A contiguous run of parameters that an update treats alike (as with or without weight decay), padding
-    included."""
+    """A contiguous run of parameters that an update treats alike (as with or without weight decay), padding included.
+    treatment: the value that the function `treat` of `BufferPlan.segments` gave for them."""
 
     span: Span
     treatment: Treated
@@ -89,7 +89,8 @@ class Segment(Generic[Treated]):
 
 @dataclass(frozen=True)
 class BucketRule:
-    """The rule that deals parameters into buckets, each of which is reduced by a collective of its own."""
+    """The rule that deals parameters into buckets, each of which is reduced by a collective of its own. Alignments are
+    in elements: of the offset of a parameter, and of the size of a bucket."""
 
     size: int | None = None
     """Elements from which on a bucket is closed: the parameter that reaches it is its last; None: no bucket is closed
@@ -182,9 +183,9 @@ def plan_buffers(
     """Buffers for parameters that are given in the model's order, each with its place and its type, as "bfloat16"; one
     buffer for each type and kind of the replicas' group.
 
-    gradient_type: the type of gradients from that of their parameters. rule: None stands for `BucketRule()`.
-    keys: one for each parameter; neighbours with different keys are in different buckets.
-    Raises ValueError that names a parameter of a type that no buffer has.
+    gradient_type: the type of gradients from that of their parameters. rule: None stands for `BucketRule()`. keys: one
+    for each parameter; neighbours with different keys are in different buckets. Raises ValueError that names a
+    parameter whose type is not float32, float16 or bfloat16.
     """
     by_buffer: dict[tuple[str, str], list[int]] = {}
     for index, (place, dtype) in enumerate(parameters):
@@ -243,7 +244,8 @@ def _lay_out(
 
 
 def offloaded(plan: BufferPlan, owned: Sequence[Span], fraction: float) -> tuple[list[Span], list[Span]]:
-    """The part of the owned spans whose optimizer states are offloaded, and the rest; cut between parameters only.
+    """The part of the owned spans whose optimizer states are offloaded, and the rest; cut only where a parameter begins
+    or a span ends.
 
     The first part begins with the first span, and is the shortest that has at least `fraction` of the owned elements.
     """

@@ -24,7 +24,8 @@ ALTERNATING = 2
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """The slots of a buffer's transient buckets: those that are whole only while their cell computes."""
+    """The slots (memory that buckets take in turns) of a buffer's transient buckets: those that are whole only while
+    their cell, such as a layer, computes."""
 
     cells: dict[Span, Cell] = field(default_factory=dict)
     """Bucket -> its cell. A bucket that is not here stays whole all the time."""
@@ -118,7 +119,7 @@ def micro_batch_visits(cells: int, recomputed: Iterable[range] = ()) -> tuple[Ce
 
 
 def gathered(visits: Iterable[Cell], slots: Mapping[Cell, int]) -> Iterator[Cell]:
-    """The cells of those visits, in order, before which the cell's parameters must be gathered, because its slot holds
+    """The cells of `visits`, in order, before which the cell's parameters must be gathered, because its slot holds
     another cell's or none yet. Before the first visit all slots are empty, as after an update. slots: the slot of each
     cell that has one; cells without one are never gathered."""
     held: dict[int, Cell] = {}

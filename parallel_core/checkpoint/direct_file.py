@@ -1,7 +1,7 @@
 """Writing a file past the system's page cache.
 
-What is saved is not read again soon. Filling the cache with it takes more of a core's time than the rest of a save, and
-its memory from what a step needs.
+A saved checkpoint is not read again soon. To fill the cache with it takes more of a core's time than the rest of a
+save, and memory that a step needs.
 """
 
 import errno

@@ -23,8 +23,8 @@ def is_inside(place: Path | str | None, folder: Path) -> bool:
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
     """The first finding for a run that cannot save into --save as the folder is now: it cannot be written, is itself a
     checkpoint, or has checkpoints of an earlier run (`earlier_run`) that this run does not go on with.
-    looks_for_others: also if another job on this machine writes there; one rank looks, before any rank of its own job
-    can write. There is none without --save, nor for a run that does not train (--skip-train)."""
+    looks_for_others: also if another job on this machine writes there. There is none without --save, nor for a run that
+    does not train (--skip-train)."""
     checkpoint = config.training_config.checkpoint
     if checkpoint.output_dir is None or config.training_config.skip_train:
         return

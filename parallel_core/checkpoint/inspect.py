@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def lines(model: Model) -> Iterator[str]:
-    """Lines of a table of the weights, then sums, the optimizer's states, and the run's position."""
+    """Lines of a table of the weights, then sums, the optimizer's states, and the run's position. Raises ValueError for
+    a model without weights."""
     width = max(map(len, model.weights))
     for name, tensor in model.weights.items():
         shards = len(tensor.pieces) if isinstance(tensor, Assembled) else 1

@@ -1,4 +1,4 @@
-"""Tensors that are read when their values are asked for, so that a conversion has one in memory at a time.
+"""Tensors that are read when their values are asked for, so that a conversion need not hold a model in memory.
 
 An operation on them (a part, a concatenation, a transposition) is another such tensor, and reads its sources when it is
 read. A part reads only the rows that it meets of a tensor in a file (`InFile`), only the pieces that it meets of one
@@ -132,7 +132,8 @@ def in_file(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> InFi
 
 
 def concatenated(tensors: Sequence[LazyTensor], axis: int = 0) -> LazyTensor:
-    """The tensors one after another along an axis."""
+    """The tensors one after another along an axis, counted from 0; their other lengths are equal. Raises ValueError for
+    no tensors, AssertionError for tensors of different types."""
     (first, *_), length = tensors, sum(tensor.shape[axis] for tensor in tensors)
     assert len({tensor.dtype for tensor in tensors}) == 1, [tensor.dtype for tensor in tensors]
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])

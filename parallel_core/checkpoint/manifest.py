@@ -138,11 +138,12 @@ class Manifest(Run):
             ) from error
 
     def check(self, directory: Path) -> None:
-        """Raise ValueError if the manifest, which can come from anybody, is not possible: a field has a type or value
-        that no run writes, the iteration is not that of the folder's name (iter_*), a file is a link or would lie
-        outside of the directory, a checksum is no number (a file may have none at all), or a tensor is of an unknown
-        type, larger than all files, in a file that is not listed, or not covered exactly once by its shards. Some
-        fields of a wrong type raise TypeError or AttributeError instead."""
+        """Raise ValueError if the manifest, which can come from anybody, is not possible: a count of the run is
+        negative or no whole number, a table of it is no dictionary, `rng` has no seed, the iteration is not that of the
+        folder's name (iter_*), a file is a link or would lie outside of the directory, a checksum is no number (a file
+        may have none at all), or a tensor is of an unknown type, larger than all files, in a file that is not listed,
+        or not covered exactly once by its shards. Some fields of a wrong type raise TypeError or AttributeError
+        instead."""
         _check_run(self)
         named = re.fullmatch(r"iter_(\d{7,})", directory.name)
         if named and int(named[1]) != self.iteration:

@@ -70,7 +70,7 @@ class Snapshot:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all copies are made."""
+        """Whether all copies are made, and a call of `copy` has found none left to begin."""
         return self._is_through and not self._under_way
 
     def copy(self) -> None:

@@ -220,7 +220,7 @@ class TensorFile:
 
     def array(self, name: str) -> Array:
         """The values of a tensor as a view of the mapped file, read from the disk when they are touched; bfloat16 as a
-        float32 copy. Raises KeyError if the file has no tensor of this name."""
+        float32 copy. Raises KeyError if the file has no tensor of this name, or one of float8."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy
         values = self._data(begin, end).view(kind).reshape(shape)

@@ -104,7 +104,8 @@ def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> 
 
 def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:
     """Write the manifest, made of `run` and of the notes that the writers of the files `names` left, remove the notes,
-    and return the manifest. Raises ValueError if a note is missing."""
+    and return the manifest. Raises ValueError if a note is missing, AssertionError if shards of a tensor are missing or
+    the notes disagree on its shape or type."""
     notes = {name: _note(partial, name) for name in names}
     missing = [name for name, note in notes.items() if not note.exists()]
     if missing:

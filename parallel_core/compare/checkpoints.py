@@ -25,8 +25,8 @@ def whole(reader: CheckpointReader, name: str) -> Array:
 
 def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference | None:
     """The first weight, in the order of the model, that differs between two runs' checkpoints of a step, or that only
-    one of them has; None if all agree. With `exact` any difference counts, without it one that rounding does not
-    explain. Raises ValueError for a folder without a readable checkpoint of the step."""
+    one of them has; None if all agree. With `exact` any difference of values counts, without it one that rounding
+    does not explain. Raises ValueError for a folder without a readable checkpoint of the step."""
     readers = [open_checkpoint(folder, step) for folder in (one, other)]
     names = [set(reader.manifest.weights) for reader in readers]
     limit = 0.0 if exact else allowed("update", ["float32"], exact) / ROUNDINGS["update"] * ROUNDINGS["gradient"]
@@ -67,7 +67,7 @@ def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
 def bisected(one: Path, other: Path, exact: bool) -> tuple[list[str], bool]:
     """(lines to print about the first checkpoint in which the weights of two runs' folders differ, whether any differ);
     all later ones are taken to differ, too. exact: as for `first_weight`. Raises ValueError where no step's checkpoint
-    is in both folders."""
+    is in both folders or one cannot be read, OSError for a folder that is missing."""
     steps = sorted({*commit.steps(one)} & {*commit.steps(other)})
     if not steps:
         raise ValueError(f"{one}, {other}: have no checkpoint of the same step; save both with one --save-interval")

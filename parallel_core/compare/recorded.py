@@ -96,9 +96,9 @@ def recorded_steps(folder: Path) -> list[int]:
 
 
 def read_record(folder: Path, step: int) -> Step:
-    """The record of a step in the folder `folder`, put together from the ranks' files in it. Raises ValueError if
-    step.json is missing or damaged, or a rank's file is damaged or lacks positions or [norm, digest] of an array in it;
-    a rank's file that is missing is not noticed."""
+    """The record of a step below `folder` (`step_folder`), put together from the ranks' files in it; its `previous` is
+    empty. Raises ValueError if step.json is missing or damaged, or a rank's file is damaged or lacks positions or
+    [norm, digest] of an array in it; a rank's file that is missing is not noticed."""
     place = step_folder(folder, step)
     try:
         told = json.loads((place / FIGURES).read_text())

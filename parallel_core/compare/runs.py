@@ -21,8 +21,9 @@ _OWN = ("training_config.output_dir",)
 
 
 class ComparedRun:
-    """A run to compare: its steps by number from 1; `settings` (its configuration) and `environment` as tables of
-    path -> text, empty where the folder does not have them."""
+    """A run to compare, read from `folder`: an output folder, or a case recorded of Megatron (with curve.json). It has
+    steps by number from 1, and as tables of path -> text its `settings` (the configuration) and `environment`, empty
+    where the folder does not have them. Raises OSError or ValueError for a case whose files cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +46,8 @@ class ComparedRun:
         return sorted(self._recorded)
 
     def figures(self, step: int) -> Step:
-        """Step `step` with its logged figures alone, none if it is not known: no activations, gradients or weights."""
+        """Step `step` with its logged figures alone (no figures for a step that is not known), without activations,
+        gradients and weights."""
         return Step(self._curve.get(step, {}), self.dtype)
 
     @property
@@ -57,7 +59,7 @@ class ComparedRun:
     def step(self, step: int) -> Step:
         """The figures of step `step`, with activations, gradients and weights where they are recorded; with
         `previous` only if the record has no weights from before the step, and the record that was read last is that of
-        step - 1. Raises ValueError for a record that is damaged."""
+        step - 1. Raises ValueError for a run's record that is damaged."""
         if step not in self._recorded:
             return self.figures(step)
         found = self._case_step(step) if self._is_case else read_record(self._recorded[step], step)

@@ -1,4 +1,4 @@
-"""The configuration of a run: plain objects that `mapping` fills and `pynative` reads."""
+"""The configuration of a run, as plain objects: sections of options, and the rules between them."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.dataset import DatasetConfig

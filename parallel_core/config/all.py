@@ -21,8 +21,8 @@ class AllConfig(Sections):
     """The configuration of a run. Building it fills the options that follow from several sections and checks every
     rule between sections; each section's own options and rules are checked when it is built.
 
-    Raises `ConfigError` (a `ValueError`) with all findings, unless `gather_findings` takes them. A section afterwards
-    knows the siblings that it names.
+    Raises `ConfigError` (a `ValueError`) with all findings, unless `gather_findings` takes them. Afterwards a section's
+    `sibling` fields, such as `model_config.parallel_config`, hold the sections of those names.
     """
 
     def __post_init__(self) -> None:

@@ -18,7 +18,8 @@ class Unjudged(Exception):
 
 
 class Unknown:
-    """A value that is refused, or not known yet, while errors are gathered: a rule that uses it raises `Unjudged`."""
+    """A value that is refused, or not known yet, while errors are gathered: to compare it, compute with it, write it as
+    text or go through it raises `Unjudged`."""
 
     def _unjudged(self, *_: Any) -> Any:
         raise Unjudged
@@ -109,8 +110,8 @@ def concern(kind: "type[Config]") -> Any:
 
 
 def sibling(shows: tuple[str, ...] = ()) -> Any:
-    """A field that `AllConfig` sets to another section. shows: names of that section's options that are attributes
-    here, too."""
+    """A field that `AllConfig` sets to another section, the one with the field's name. shows: names of that section's
+    options that are attributes here, too."""
     return field(default=None, repr=False, compare=False, metadata={"sibling": True, "shows": shows})
 
 

@@ -15,7 +15,7 @@ def starts_a_name(prefix: str) -> bool:
 
 @dataclass(kw_only=True)
 class CheckpointConfig(Config):
-    """Saving, loading and resuming."""
+    """Options of saving, loading and resuming."""
 
     output_dir: str | None = option("--save", None)
     """Folder of the checkpoints that are written."""

@@ -11,8 +11,8 @@ among."""
 
 @dataclass(kw_only=True)
 class CompressedAttentionConfig(Config):
-    """Attention to the latest tokens and to entries that stand for windows of earlier ones, in which a key is its own
-    value (DeepSeek-V4, 2026)."""
+    """Options of attention to the latest tokens and to entries that stand for windows of earlier ones, in which a key
+    is its own value (DeepSeek-V4, 2026)."""
 
     ratios: list[int] | None = option("--compress-ratios", None)
     """For each layer the number of tokens that a compressed entry stands for; 0 or 1: it has no entries. With 4 the

@@ -91,7 +91,7 @@ class TokenizerConfig(Config):
 
 @dataclass(kw_only=True)
 class DatasetConfig(Config):
-    """Data files, tokenizer, batches and masks."""
+    """Options of data files, tokenizer, batches and masks."""
 
     batch_size: int = option("--micro-batch-size", 1, at_least=1)
     """Number of samples of one micro-batch on one data-parallel rank."""

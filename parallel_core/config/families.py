@@ -53,7 +53,7 @@ class RopeScalingConfig(Config):
 
 @dataclass(kw_only=True)
 class MultiLatentAttentionConfig(Config):
-    """Multi-head latent attention: keys and values of low rank (DeepSeek-V2, 2024)."""
+    """Options of multi-head latent attention: keys and values of low rank (DeepSeek-V2, 2024)."""
 
     enabled: bool = option("--multi-latent-attention", False)
     """Attend by latent attention."""
@@ -111,7 +111,7 @@ class ScalesConfig(Config):
 
 @dataclass(kw_only=True)
 class SlidingWindowConfig(Config):
-    """Attention to the latest tokens only."""
+    """Options of attention to the latest tokens only."""
 
     size: int | None = option("--sliding-window", None, at_least=1)
     """Number of tokens before its own that a query sees; none: all."""
@@ -133,7 +133,7 @@ class SlidingWindowConfig(Config):
 
 @dataclass(kw_only=True)
 class MultiTokenPredictionConfig(Config):
-    """Multi-token prediction: layers that predict the tokens after the next one (DeepSeek-V3, 2024)."""
+    """Options of multi-token prediction: layers that predict the tokens after the next one (DeepSeek-V3, 2024)."""
 
     num_layers: int | None = option("--mtp-num-layers", None, at_least=0, of="shapes")
     """Number of tokens after the next one that are predicted."""
@@ -161,7 +161,8 @@ class MultiTokenPredictionConfig(Config):
 
 @dataclass(kw_only=True)
 class SparseAttentionConfig(Config):
-    """DeepSeek sparse attention (DeepSeek-V3.2, 2025): an indexer chooses the keys that a query attends to."""
+    """Options of DeepSeek sparse attention (DeepSeek-V3.2, 2025), in which an indexer chooses the keys that a query
+    attends to; `variant` can also name a mixer that keeps a state instead."""
 
     variant: str | None = option(
         "--experimental-attention-variant", None, choices=("dsa", "gated_delta_net", "lightning_attention")
@@ -204,8 +205,9 @@ class SparseAttentionConfig(Config):
         return max(layer + 1 - max(self.dsa_indexer_skip_topk_offset, 1), 0) % self.dsa_indexer_topk_freq != 0
 
     def chosen_by(self, layer: int, layers: int) -> int:
-        """The global number of the layer whose indexer chooses the keys of layer `layer` (both from 0); layers from
-        `layers` on are multi-token prediction's."""
+        """The global number of the layer whose indexer chooses the keys of layer `layer` (both from 0). Layers from
+        `layers` on are multi-token prediction's: with --index-share-for-mtp-iteration the first of them chooses for
+        all, else each for itself."""
         if layer >= layers:
             return layers if self.index_share_for_mtp_iteration else layer
         while self.is_shared(layer):

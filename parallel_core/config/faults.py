@@ -11,7 +11,7 @@ REPORT, SKIP, ROLL_BACK = "report", "skip", "rollback"
 
 @dataclass(kw_only=True)
 class FaultConfig(Config):
-    """Results that cannot be right, and ranks that are slow."""
+    """Options of the search for results that cannot be right, and for slow ranks."""
 
     rerun_mode: str = option(
         "--rerun-mode", "validate_results", choices=("disabled", "validate_results", "report_stats")
@@ -41,7 +41,7 @@ class FaultConfig(Config):
 
     @property
     def described(self) -> str:
-        """The rules by which a step is a spike, separated by commas, for a line of the log."""
+        """The rules by which a step is a spike, separated by commas, for a line of the log; "" without any."""
         rules = {
             "a loss ten times as high as any of the first 100 steps": self.check_for_spiky_loss,
             "a gradient norm ten times as high as any of the first 100 steps": self.check_for_large_grads,

@@ -16,7 +16,8 @@ LETTERS = {**{letter: letter for letter in (MAMBA, ATTENTION, MLP, EXPERTS)}, SI
 
 @dataclass(kw_only=True)
 class HybridConfig(Config):
-    """Stacks whose layers have different parts, some of which are state spaces (Mamba-2, Dao and Gu, 2024)."""
+    """Options of stacks whose layers have different parts, some of which are state spaces (Mamba-2, Dao and Gu,
+    2024)."""
 
     layer_pattern: str | None = option("--hybrid-override-pattern", None)
     """The kind of each layer: M a state space, * attention, - a feed-forward block, E experts, H attention and a state

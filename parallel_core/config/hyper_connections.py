@@ -7,8 +7,8 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class HyperConnectionsConfig(Config):
-    """Residual streams that attention and feed-forward blocks read and write by learnt weights (mHC, Xie et al.,
-    2026)."""
+    """Options of several residual streams, which attention and feed-forward blocks read and write by learnt weights
+    (mHC, Xie et al., 2026)."""
 
     enabled: bool = option("--enable-mhc", False)
     """Give layers several residual streams."""

@@ -7,8 +7,8 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class LinearAttentionConfig(Config):
-    """Mixers that keep a state, gated delta nets (Yang et al., 2024) or lightning attention, in the place of attention
-    in some layers. The sizes below are those of gated delta nets."""
+    """Options of mixers that keep a state, gated delta nets (Yang et al., 2024) or lightning attention, in the place of
+    attention in some layers. The sizes are those of gated delta nets."""
 
     linear_attention_freq: int | list[int] | None = option("--linear-attention-freq", None)
     """Every so many-th layer has attention, or the layers that a list by layer has as 0; the others a state, of the

@@ -15,7 +15,8 @@ _KEYS: dict[str, Any] = {"cell": str, "rank": int, "alpha": (int, float)}
 
 @dataclass(kw_only=True)
 class LoraConfig(Config):
-    """Low-rank adapters: their rank, scale and places. With rank 0 there are none, and all weights are trained."""
+    """Options of low-rank adapters: their rank, scale and places. With rank 0 there are none, and all weights are
+    trained."""
 
     lora_rank: int = option("--lora-r", 0, at_least=0)
     """Rank of an adapter; 0: there are no adapters."""

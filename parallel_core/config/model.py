@@ -51,7 +51,8 @@ class FlashAttentionConfig(Config):
 
 @section
 class ModelConfig(Config):
-    """Shape, numerics and initialisation of the transformer; the section also knows its sibling sections."""
+    """Options of the transformer's shape, numerics and initialisation; in an `AllConfig` the section also has the other
+    sections as attributes."""
 
     vocab_size: int = option(
         "--padded-vocab-size", at_least=1, missing="add --vocab-size or a tokenizer whose files say it", of="shapes"

@@ -37,7 +37,7 @@ BALANCING = (*BALANCING_LOSSES, "sinkhorn", SPARSE_MIXER, "none")
 
 @section
 class MoEConfig(Config):
-    """Experts, router and token dispatch; without `num_experts` the model is dense."""
+    """Options of experts, router and token dispatch; without `num_experts` the model is dense."""
 
     num_experts: int | None = option("--num-experts", None, at_least=1)
     """Number of experts of a layer; none: feed-forward blocks are dense."""
@@ -136,7 +136,8 @@ class MoEConfig(Config):
 
     @property
     def scores_all_experts(self) -> bool:
-        """Whether each expert has a score, not only the chosen ones."""
+        """Whether the options score all experts before the best are chosen (sigmoid, sqrtsoftplus or
+        --moe-router-pre-softmax). sinkhorn and sparsemixer_topk, which score in their own way, are not regarded."""
         return self.moe_router_score_function != "softmax" or self.moe_router_pre_softmax
 
     @property
@@ -205,7 +206,8 @@ class MoEConfig(Config):
 
     @property
     def balancing_losses(self) -> dict[str, float]:
-        """Kind -> weight of the balancing losses whose weight is not 0."""
+        """Kind -> weight of the balancing losses whose weight is not 0. Raises ValueError if the numbers of kinds and
+        of weights differ."""
         pairs = zip(self.balancing, self.balancing_weights, strict=True)
         return {kind: weight for kind, weight in pairs if kind in BALANCING_LOSSES and weight}
 

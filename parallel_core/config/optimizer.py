@@ -22,7 +22,7 @@ SHARING_NAMES = tuple(name for rule in RULES.values() for name in rule.sharing_n
 
 @section
 class OptimizerConfig(Config):
-    """Optimizer and schedule; a schedule is counted in iterations, or in samples when training is."""
+    """Options of the optimizer and its schedules, which are counted in iterations, or in samples when training is."""
 
     optimizer_type: str = option("--optimizer", "adam", choices=tuple(BY_ANY_NAME))
     """The optimizer; --optimizer muon updates matrices, and adam the rest."""
@@ -133,7 +133,7 @@ class OptimizerConfig(Config):
 
 @dataclass(kw_only=True)
 class OffloadConfig(Config):
-    """Optimizer states in host memory, or in a file ("ZeRO-Offload", 2021; "ZeRO-Infinity", 2021)."""
+    """Options that keep optimizer states in host memory, or in a file ("ZeRO-Offload", 2021; "ZeRO-Infinity", 2021)."""
 
     cpu_offload_optimizer: bool = option("--cpu-offload-optimizer", False)
     """Keep optimizer states in host memory, and update there."""

@@ -22,7 +22,7 @@ from parallel_core.system.environment import is_on_cpu
 
 @section
 class ParallelConfig(Config):
-    """Degrees of parallelism, the pipeline's layout, and the process's device and threads."""
+    """Options of the degrees of parallelism, the pipeline's layout, and the process's device and threads."""
 
     world_size: int = option("--world-size", 1, at_least=1)
     """Processes of the job."""

@@ -20,7 +20,7 @@ _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
 
 @dataclass(kw_only=True)
 class PrecisionConfig(Config):
-    """The type that the network computes in, and the loss scale with its rule."""
+    """Options of the type that the network computes in, and of the loss scale with its rule."""
 
     bf16: bool = option("--bf16", False)
     """Compute in bfloat16 with float32 master weights."""

@@ -9,7 +9,7 @@ from parallel_core.findings import Finding
 
 @dataclass(kw_only=True)
 class ProfilerConfig(Config):
-    """The profile, trace or record of a few iterations."""
+    """Options of the profile, trace or record of a few iterations."""
 
     profile: bool = option("--profile", False)
     """Record a profile, by MindSpore's profiler or on a CPU as a trace."""

@@ -8,8 +8,8 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class RecomputeConfig(Config):
-    """Activation recomputation (Chen et al., 2016): Megatron's flags, and MindFormers' lists by stage; and activations
-    in host memory."""
+    """Options of activation recomputation (Chen et al., 2016), Megatron's flags and MindFormers' lists by stage, and of
+    activations in host memory."""
 
     recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
     """Recompute in the backward pass modules of layers (selective), by default attention's core, or whole layers
@@ -84,7 +84,8 @@ class RecomputeConfig(Config):
 
     @property
     def offload_flag(self) -> str | None:
-        """The first flag given that asks for activations in host memory; None: no flag does."""
+        """The first of --swap-attention, --cpu-offloading-num-layers and --fine-grained-activation-offloading that is
+        on, so that activations go to host memory; None: none is."""
         asked = {
             "--swap-attention": self.swap_attention,
             "--cpu-offloading-num-layers": self.cpu_offloading_num_layers,

@@ -1,5 +1,5 @@
 """Figures that follow from the configuration alone: floating-point operations of a training, bytes that ranks send,
-bytes of memory. They are computed from the blocks of `parallel_core.blocks`."""
+bytes of memory."""
 
 from parallel_core.costs.activations import kept_bytes, peak_kept_bytes
 from parallel_core.costs.memory import BufferBytes, MemoryBytes, buffer_bytes, memory, on_host

@@ -30,8 +30,10 @@ def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
 
 
 class Moment(NamedTuple):
-    """The bytes that a rank of a stage keeps while it runs one computation of the schedule: `kept` + `again`, where
-    `again` is below 0 in a backward that has freed more than parts that run again take."""
+    """The bytes that a rank of a stage keeps while it runs one computation of the schedule (`action`): `kept`, those of
+    all micro-batches in flight and of hidden states on their way between stages, plus `again`, those that parts which
+    run again keep until their backward. `again` is 0 outside of a backward, and below 0 in one that has freed more than
+    these parts take."""
 
     action: Compute
     kept: int
@@ -41,7 +43,8 @@ class Moment(NamedTuple):
 
 
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
-    """The bytes kept during each of the stage's computations, in the schedule's order, for `enough_micro_batches`.
+    """The bytes kept during each of the stage's computations, in the schedule's order, in a step of
+    `enough_micro_batches` micro-batches.
 
     kept: for each chunk the bytes of a micro-batch from its forward to its backward. in_backward: for each chunk the
     bytes that exist in place of `kept` while its backward runs.

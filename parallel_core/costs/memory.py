@@ -14,7 +14,10 @@ from parallel_core.optimizer import PlannedState, plan_states
 
 @dataclass(frozen=True)
 class BufferBytes:
-    """Bytes of one rank's buffers and optimizer states, from the first step on; padding included."""
+    """Bytes of one rank's parameters, gradients and optimizer states, from the first step on; padding of buffers
+    included. With ZeRO those of parameters and gradients that a rank keeps, and of the memory in which a layer's are
+    whole. `offloaded_states` and `offloaded_parameters` are parts of the states and parameters, in host memory or
+    files."""
 
     parameters: int
     """Bytes of the parameters, frozen ones included; with ZeRO stage 3 those that a rank keeps, and the slots in which
@@ -33,8 +36,8 @@ class BufferBytes:
 
 @dataclass(frozen=True)
 class MemoryBytes(BufferBytes):
-    """Bytes of one rank: its buffers, and activations. `offloaded_activations` is the difference that activations in
-    host memory make to the peak (`on_host`)."""
+    """Bytes of one rank: its buffers, and the peak of the activations that are kept for backward passes, wherever they
+    lie. `offloaded_activations` is the difference that activations in host memory make to that peak (`on_host`)."""
 
     activations: int
     """The most bytes that are kept at once for backward passes (`peak_kept_bytes`), wherever they lie."""
@@ -57,7 +60,7 @@ def memory(plan: StagePlan) -> MemoryBytes:
 
 
 def on_host(plan: StagePlan) -> int:
-    """Bytes by which activations in host memory lower a device's `peak_kept_bytes`; 0: nothing is offloaded."""
+    """Bytes by which activations in host memory lower a device's `peak_kept_bytes`; 0 if nothing is offloaded."""
     if not any(chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks):
         return 0
     return peak_kept_bytes(plan) - peak_kept_bytes(plan, on_device=True)

@@ -14,7 +14,8 @@ from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordi
 
 
 class StageParameter(NamedTuple):
-    """A parameter of a stage, trained or not."""
+    """A parameter of a stage, trained or not. shard: its global name and shape, cuts and groups; spec: the block's
+    description of it, with its type; chunk: the number, from 0, of its chunk among the stage's."""
 
     shard: ShardSpec
     """Global name, global shape, cuts and groups."""
@@ -25,8 +26,8 @@ class StageParameter(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StagePlan:
-    """One rank of a pipeline stage as planned, tensor-parallel rank 0 of a replica: its chunks, parameters and
-    buffers."""
+    """One rank of a pipeline stage as planned: its chunks, parameters and buffers. It is tensor-parallel rank 0 of
+    number `replica` among the replicas of the dense parameters."""
 
     config: AllConfig
     stage: int
@@ -104,13 +105,14 @@ class StagePlan:
 
     @cached_property
     def cell_count(self) -> int:
-        """The number of cells (embedding, layers, final norm, head) that work one after the other on the stage."""
+        """The number of the stage's cells: the parts that work one after the other, such as the embedding, each layer,
+        the final norm and the head."""
         return sum(len(chunk.cells()) for chunk in self.chunks)
 
     @cached_property
     def cells(self) -> list[Cell | None]:
         """For each parameter of `trained` the position, from 0, of its cell among the stage's `cell_count` cells; never
-        None. A last stage's copy of a tied embedding counts as the head's."""
+        None. A last stage's copy of a tied embedding counts as its chunk's last cell's."""
         trains = self.config.lora_config.trains
         return [cell for cell, named in zip(self._cells_of_all(), self.named, strict=True) if trains(named.shard)]
 

@@ -64,7 +64,8 @@ OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embe
 def pipeline(plan: StagePlan) -> Iterator[Message]:
     """Messages of one micro-batch from a rank of the stage to other stages: hidden states to the next chunk, gradients
     to the one before; none where that chunk is on the same stage or does not exist. With --variable-seq-lengths, or
-    where choices of keys travel along, there is for each a further message with its sizes (three int32)."""
+    if any chunk of the model is sent a choice of keys, there is for each a further message with its sizes (three
+    int32)."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]

@@ -159,7 +159,8 @@ class BlendedMegatronDatasetBuilder:
         A split has at least as many samples as are needed, but a blend of several files without weights at most one
         epoch. Raises ValueError for files that are missing or damaged, for ids outside the vocabulary among the first
         4,194,304 of a file, for a split that is asked for samples and has no tokens, for a file of a blend without a
-        sample for the split, and for a blend with weights that are not above 0 or without a number of samples.
+        sample for the split (unless none is asked for), and for a blend with weights that are not above 0 or without a
+        number of samples.
         """
         if not self.is_built_on_rank():
             return [None] * len(Split)

@@ -33,8 +33,8 @@ def datasets_provider(config: AllConfig) -> Provider:
 
 
 def check_data(config: AllConfig) -> None:
-    """Look for mistakes in the data's flags and the tokenizer's files, without opening data. Raises ValueError for the
-    first of them."""
+    """Look for mistakes in the tokenizer's flags and files and, without --dataset, in the flags that `GPTDatasetConfig`
+    checks; no data are opened. Raises ValueError for the first of them."""
     is_raw = config.dataset_config.instruction.raw is not None
     (from_config.tokenizer_facts if is_raw else from_config.gpt_dataset_config)(config)
 

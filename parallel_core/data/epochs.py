@@ -15,7 +15,9 @@ _EPOCHS, _ITERATIONS, _SAMPLES = map(path_of, ("epochs", "training_iters", "trai
 
 
 class Length(NamedTuple):
-    """The length of a training that is given in epochs, as options of the config."""
+    """The length of a training that is given in epochs, as options of the config. values: path of an option -> its
+    value; findings: that the length cannot be known or is less than one iteration; notes: sentences that say how it was
+    found; reasons: path of an option -> why it does nothing."""
 
     values: dict[str, int] = {}  # noqa: RUF012
     """Path of an option -> its value."""

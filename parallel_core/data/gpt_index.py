@@ -21,7 +21,10 @@ _SHARE_OF_LAST_EPOCH = 0.80
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IndexRequest:
-    """Everything that the indices depend on."""
+    """Everything that the document, sample and shuffle indices of a split depend on: the lengths in tokens of a file's
+    sequences [n], the numbers of the split's sequences (`documents` [d]), the number of samples that are needed (None:
+    those of one epoch), the tokens in a sample, and the seed. extra_token: a sample reads one more token, which is also
+    the first of the next; drop_last_partial: the tokens left over at the end give no sample."""
 
     lengths: NDArray[np.int32]
     """The number of tokens of each sequence of the file [n]."""
@@ -41,9 +44,11 @@ class IndexRequest:
 
 @dataclass(frozen=True, eq=False)
 class GPTIndex:
-    """The three indices. Sample i is number k, from 0, in the order of `document_index`, k = `shuffle_index[i]`, and
-    goes from the token at `sample_index[k]` to that at `sample_index[k + 1]`, which is in it with an extra token only.
-    """
+    """The document, sample and shuffle indices of a split. `document_index` [epochs x d] has the numbers of the
+    file's sequences in the order in which they are read, a row of `sample_index` [samples + 1, 2] a place in it: a
+    position in `document_index`, and a token in that sequence. Sample i is number k, from 0, in this order, k =
+    `shuffle_index[i]`, and goes from the place `sample_index[k]` to `sample_index[k + 1]`, whose token is in it with
+    an extra token only."""
 
     document_index: NDArray[np.int32]
     """The numbers of the file's sequences in the order in which they are read [epochs x d]."""

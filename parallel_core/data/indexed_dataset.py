@@ -53,14 +53,15 @@ def idx_path(prefix: str | Path) -> Path:
 
 
 def smallest_token_type(vocab_size: int) -> type[np.number[Any]]:
-    """The type of ids below `vocab_size`: uint16 where all fit (Megatron's limit of 65500 leaves some room), else
-    int32."""
+    """The type of ids below `vocab_size`: uint16 for a `vocab_size` below 65,500 (Megatron's limit), else int32."""
     return np.uint16 if vocab_size < 65500 else np.int32
 
 
 @dataclass(frozen=True)
 class Index:
-    """The content of an `.idx` file; n sequences, m document bounds."""
+    """The content of an `.idx` file: the type of the tokens in the .bin file; of each of n sequences the number of
+    tokens, the first byte in the .bin file (`sequence_pointers`) and, in multimodal data, the mode; and
+    `document_indices` [documents + 1], the number of the sequence at which each document begins, and n."""
 
     token_type: np.dtype[Any]
     sequence_lengths: NDArray[np.int32]
@@ -232,9 +233,9 @@ class IndexedDatasetBuilder:
         self._add(tokens, [np.size(tokens)], [mode])
 
     def add_document(self, tokens: ArrayLike, lengths: Sequence[int], modes: Sequence[int] | None = None) -> None:
-        """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`. modes: one for
-        each sequence (None: 0), kept in multimodal data alone. Raises ValueError for an id that the type does not
-        hold."""
+        """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`; sequences of
+        `add_item` that are in no document yet come before them in it. modes: one for each sequence (None: 0), kept in
+        multimodal data alone. Raises ValueError for an id that the type does not hold."""
         self._add(tokens, lengths, modes or [0] * len(lengths))
         self.end_document()
 

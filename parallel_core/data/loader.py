@@ -155,9 +155,9 @@ def build_step_loader(
     "single" reads the data once and in order, "cyclic" in a new random order each epoch, for ever. data_sharding: with
     "cyclic", each rank shuffles a part of the data of its own; False: all data are shuffled, then dealt to the ranks.
     drop_last: with "single", leave out an incomplete last step. prefetch: read the next step in a thread. Raises
-    ValueError for another dataloader_type, a micro-batch or a number of them below 1, and data without a sample; with
-    "single" where no sample is left; with "cyclic" where the data do not fill a micro-batch of all ranks, and for
-    consumed samples that are no multiple of one.
+    ValueError for another dataloader_type, a micro_batch_size or a number micro_batch_num below 1, and data without a
+    sample; with "single" where no sample is left; with "cyclic" where the data do not fill a micro-batch of all ranks,
+    and for consumed samples that are no multiple of one.
     """
     places = (len(dataset), consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
     sampler: Iterable[Sequence[int]]

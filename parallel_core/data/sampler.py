@@ -1,7 +1,7 @@
 """The samples that a data-parallel rank reads, and their order: Megatron's two samplers.
 
 A global micro-batch is micro_batch_size samples on each of data_parallel_size ranks. Each item that a sampler gives is
-one rank's part of it, a list of micro_batch_size sample numbers (fewer at the end without `drop_last`).
+one rank's part of it, a list of micro_batch_size sample numbers (fewer, maybe none, at the end without `drop_last`).
 """
 
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ class _Sampler:
 @dataclass
 class MegatronPretrainingSampler(_Sampler):
     """Sampler in the data's own order (`--dataloader-type single`): the first loop over it gives what is left of the
-    data behind `consumed_samples`, a further one all data. Raises ValueError if no sample is left, and for a
-    micro-batch below 1."""
+    data behind `consumed_samples`, a further one all data. drop_last: leave out an incomplete micro-batch at the end.
+    Raises ValueError if no sample is left, and for a micro-batch below 1."""
 
     drop_last: bool = True
     """Whether an incomplete micro-batch at the end is left out."""
@@ -67,8 +67,9 @@ class MegatronPretrainingSampler(_Sampler):
 @dataclass
 class MegatronPretrainingRandomSampler(_Sampler):
     """Sampler in a new random order each epoch (`--dataloader-type cyclic`); a loop over it gives what is left of the
-    epoch, without samples that do not fill a global micro-batch. Raises ValueError if the data do not fill
-    one, for consumed samples that are no multiple of one, and for a micro-batch below 1."""
+    epoch, without samples that do not fill a global micro-batch. data_sharding: each rank has a fixed part of the data,
+    else all ranks share all of it. Raises ValueError if the data do not fill a global micro-batch, for consumed samples
+    that are no multiple of one, and for a micro-batch below 1."""
 
     data_sharding: bool
     """Whether each rank has a fixed part of the data; else all ranks share all of it."""

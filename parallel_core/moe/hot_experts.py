@@ -43,11 +43,9 @@ def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Arra
 
 
 class Slots(NamedTuple):
-    """The destinations of one rank's tokens, as numbers of slots, in which the owners' slots follow one another.
-
-    With E experts on e owners, H of them hot, each owner has E/e + H slots: its own E/e experts, then a copy of each
-    hot expert.
-    """
+    """The destinations of one rank's tokens, as numbers of slots: `number` [E] is the slot for each expert's tokens,
+    `total` the number of all owners' slots, which follow one another. With E experts on e owners, H of them hot, each
+    owner has E/e + H slots: its own E/e experts, then a copy of each hot expert."""
 
     number: Array
     """int32 [E]: the slot to which this rank sends tokens of each expert."""

@@ -29,7 +29,9 @@ EPSILON = 1e-20
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingRule:
-    """The settings of a layer's router."""
+    """The settings of a layer's router: k (`topk`), the scores (sigmoid, root_softplus, else softmax, with pre_softmax
+    over all experts), their sum as divisor (`normalize`), their factor, the limit to `group_topk` of the `groups` by
+    the sum of a group's `group_score_topk` best scores, and the choice by balanced scores (`sinkhorn`)."""
 
     topk: int
     """The number of experts that a token goes to, k."""
@@ -54,8 +56,8 @@ class RoutingRule:
 
     @classmethod
     def of(cls, config: MoEConfig) -> RoutingRule:
-        """The configuration's rule; with sinkhorn only k comes from the configuration. Several chosen sigmoid or
-        square-root-softplus scores are always normalized."""
+        """The configuration's rule; with sinkhorn only k comes from it, and scores are sigmoids for k = 1, else the
+        softmax over all experts. Otherwise several chosen sigmoid or square-root-softplus scores are normalized."""
         sinkhorn, function = "sinkhorn" in config.balancing, config.moe_router_score_function
         topk, sigmoid, alone = config.moe_router_topk, function == "sigmoid", function != "softmax"
         if sinkhorn:
@@ -301,7 +303,8 @@ class Noise:
 
 @dataclass(frozen=True)
 class Draw:
-    """The first, or the second, expert of each token as it was drawn."""
+    """The first, or the second, `experts` [T] of the tokens as drawn: by the probabilities `gates` [T, E], of which
+    `multiplier` [T] is the expert's; weights [T]: the factor of its output."""
 
     experts: Array
     """[T]: the number of the expert."""

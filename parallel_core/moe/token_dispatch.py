@@ -14,8 +14,9 @@ NONE = -1
 
 
 class Copies(NamedTuple):
-    """Rows copied into a list, and the places of each row's copies: the transpose of copying, a sum over a row's
-    copies, needs those."""
+    """Rows copied into a list of r rows: `sources` [r], the row that each row of the list is a copy of, -1 for zeros,
+    and `places` [rows, copies], the places of each row's copies in the list, filled up with -1: the transpose of
+    copying, a sum over a row's copies, needs those."""
 
     sources: Array
     """int32 [r]: the row that each row of the list is a copy of, -1 for a row of zeros."""
@@ -49,7 +50,8 @@ class Copies(NamedTuple):
 
 
 class SortedChoices(NamedTuple):
-    """The choices (pairs of a token and one of its experts) of a rank's tokens, sorted by expert."""
+    """The choices (pairs of a token and one of its experts) of a rank's tokens, sorted by expert: their numbers [r],
+    token x k + j for a token's j-th expert, -1 for padding, and the number of rows of each expert [E]."""
 
     choices: Array
     """[r]: numbers of choices, token x k + j for a token's j-th expert; all of expert 0, then all of expert 1, ...,
@@ -99,7 +101,8 @@ def of_experts(chosen: SortedChoices, first: int, count: int) -> SortedChoices:
 
 
 class Sent(NamedTuple):
-    """The rows that a rank sends to the ranks of its group, itself included."""
+    """The rows that a rank sends to the ranks of its group, itself included: the numbers of their choices [r], receiver
+    after receiver, and the number of rows for each expert of each receiver [n, m]."""
 
     choices: Array
     """[r]: numbers of choices in the order in which their rows are sent, receiver after receiver."""

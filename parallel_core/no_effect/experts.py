@@ -1,4 +1,4 @@
-"""Options without effect: those of mixtures of experts."""
+"""Conditions under which options of mixtures of experts have no effect, and the reasons."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.moe import BALANCING_LOSSES, MoEConfig, MoEMonitorConfig

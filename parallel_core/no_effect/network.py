@@ -1,4 +1,4 @@
-"""Options without effect: those of the model."""
+"""Conditions under which options of the model have no effect, and the reasons."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.compressed_attention import CompressedAttentionConfig

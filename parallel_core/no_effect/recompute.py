@@ -1,4 +1,5 @@
-"""Options without effect: those of recomputation, swapping and offloading of activations."""
+"""Conditions under which options of recomputation, swapping and offloading of activations have no effect, and the
+reasons."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -32,7 +32,8 @@ ALWAYS = {path_of(name): reason for name, reason in _REASONS.items()}
 
 
 class Idle(NamedTuple):
-    """Options that do nothing under a condition, and the reason."""
+    """Options (their names, separated by spaces) that do nothing where `is_idle` of the configuration is true, and the
+    reason. of_lengths: the condition depends on the length of a run's sequences."""
 
     options: str
     """The options' names, separated by spaces: each the end of its path."""

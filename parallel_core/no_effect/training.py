@@ -1,4 +1,5 @@
-"""Options without effect: those of the loop, data, checkpoints, precision, the optimizer and adapters."""
+"""Options without effect (`ROWS`): options of the loop, data, checkpoints, logs, profiles, precision, the optimizer and
+adapters that change nothing under other settings, with the condition and the reason."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.dataset import InstructionConfig
@@ -18,7 +19,7 @@ _OF_MINDSPORE = below(ProfilerConfig, *_OTHER, "profile_save_path", *_OF_TRACES.
 
 
 def _reads_no_sample_again(config: AllConfig) -> bool:
-    """Whether --max-train-samples changes nothing: a training that is not counted in epochs takes no more samples than
+    """Whether --max_train_samples changes nothing: a training that is not counted in epochs takes no more samples than
     that."""
     data, training = config.dataset_config, config.training_config
     samples = training.training_iters * data.global_batch_size

@@ -1,4 +1,4 @@
-"""Averages over micro-batches and replicas: the one home of every factor.
+"""Averages over micro-batches and replicas: the factors of losses and gradients.
 
 A backward pass starts from a seed, gradients are summed over micro-batches and data- and context-parallel ranks, and
 the sum is multiplied once, inside the optimizer's update (an exception is below). A micro-batch's loss and its tokens
@@ -43,7 +43,9 @@ class MicroBatchWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """The factors of the gradients and losses of one training step."""
+    """The factors of the gradients and losses of one training step. per_token: whether each token of the global batch
+    counts the same; micro_batches: the number of them in one replica; replicas: the data-parallel size; loss_scaler:
+    None: the scale is 1; average_in_collective: --ddp-average-in-collective."""
 
     per_token: bool
     """Whether each token of the global batch counts the same (--calculate-per-token-loss)."""
@@ -64,14 +66,14 @@ class Averaging:
     @property
     def factor_before_sum(self) -> float:
         """The factor of a replica's own gradients before they are summed over replicas: 1 / replicas with a loss
-        scaler, unless tokens count alike or the collective averages; else 1."""
+        scaler, unless `per_token` or `average_in_collective`; else 1."""
         sums_first = self.loss_scaler is None or self.per_token or self.average_in_collective
         return 1.0 if sums_first else 1.0 / self.replicas
 
     def seed(self, weight: Weight) -> float:
         """The gradient of a micro-batch's loss from which its backward pass starts. If tokens count alike
         (`per_token`): the loss scale, times the tokens where the loss is their mean. Else the loss scale /
-        `micro_batches`, divided by the tokens, too, where the loss is their sum."""
+        `micro_batches`, divided by the tokens (1 if fewer), too, where the loss is their sum."""
         if self.per_token:
             return (weight.tokens if weight.is_mean else 1.0) * self.loss_scale
         mean = 1.0 if weight.is_mean else 1.0 / max(weight.tokens, 1.0)
@@ -94,7 +96,7 @@ class Averaging:
 @dataclass(frozen=True)
 class FurtherLosses:
     """Weights of multi-token prediction's losses beside the main one (DeepSeek-V3, 2024, section 2.2): the mean over
-    depths, times a factor."""
+    `depths` depths, times `factor` (--mtp-loss-scaling-factor). per_token: --calculate-per-token-loss."""
 
     factor: float
     """--mtp-loss-scaling-factor."""

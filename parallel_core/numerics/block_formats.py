@@ -81,8 +81,8 @@ def _scaled_by_largest(values: Array, block: int, numbers: Array) -> tuple[Array
 
 
 def nf4(values: Array) -> Array:
-    """Values rounded to NF4, float32, in blocks of 64 in row-major order, with scales that are rounded to 8 bits,
-    too."""
+    """Values rounded to NF4, float32, in the same shape: blocks of 64 in row-major order, whose scales are rounded to 8
+    bits."""
     flat = np.asarray(values, np.float32).reshape(-1)
     numbers, largest = _scaled_by_largest(flat, NF4_BLOCK, NORMAL_QUANTILES)
     mean = largest.mean(dtype=np.float32)

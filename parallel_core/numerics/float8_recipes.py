@@ -29,7 +29,9 @@ OPERANDS = (INPUT, WEIGHT, GRADIENT)
 
 
 class Scaling(NamedTuple):
-    """The rule of the scales of a recipe, and their blocks."""
+    """The rule of the scales of a recipe (`scale_of`), and their blocks: `block` neighbouring values along the summed
+    axis share a scale, with `square_weights` a square of a weight; None: one scale for a tensor. is_delayed: whether a
+    scale follows from the largest magnitudes of earlier steps."""
 
     scale_of: ScaleOf
     block: int | None = None
@@ -85,8 +87,9 @@ class DelayedScale:
 
 class Recipe(NamedTuple):
     """The rounding of a linear's operands in its three products, as flags ask for it. scaling, formats: keys of
-    `SCALINGS` and of `FORMATS`. For delayed scales alone: margin, under which the largest magnitude is to become the
-    format's largest number x 2^-margin; history, algorithm: `DelayedScale`'s length and algorithm."""
+    `SCALINGS` and of `FORMATS`. rounds_weight_gradients: whether the operands of a weight's gradient are rounded, too.
+    For delayed scales alone: margin, under which the largest magnitude is to become the format's largest number x
+    2^-margin; history, algorithm: `DelayedScale`'s length and algorithm."""
 
     scaling: str
     formats: str

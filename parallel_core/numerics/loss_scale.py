@@ -54,11 +54,12 @@ class ConstantLossScaler(LossScaler):
 
 @dataclass(kw_only=True)
 class DynamicLossScaler(LossScaler):
-    """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 divides the scale by `factor`, down
-    to `min_scale`, and `window` steps in a row without an overflow multiply the scale by `factor`.
+    """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 since the scale last grew divides the
+    scale by `factor`, down to `min_scale`, and `window` steps in a row without an overflow multiply the scale by
+    `factor`.
 
-    Hysteresis is not restored by clean steps, only when the scale grows: once it is used up, each further overflow
-    shrinks the scale.
+    Clean steps alone do not restore the hysteresis: once it is used up, each further overflow shrinks the scale until
+    the scale grows. growth_tracker, hysteresis_tracker: the state.
     """
 
     scale: float = 2.0**32
@@ -98,8 +99,8 @@ class DynamicLossScaler(LossScaler):
 class DeepSpeedLossScaler(LossScaler):
     """DeepSpeed's DynamicLossScaler: the scale doubles in the clean steps number `window` + 1, 2 `window` + 1, ...
     since the last overflow or the beginning. It halves, down to `min_scale`, at an overflow, but for the first
-    `hysteresis` - 1 since the hysteresis was restored: by a doubling, with `consecutive_hysteresis` by any clean
-    step."""
+    `hysteresis` - 1 since the hysteresis was restored: by a doubling, with `consecutive_hysteresis` by any clean step.
+    iteration, last_overflow, current_hysteresis: the state."""
 
     scale: float = 2.0**16
     min_scale: float = 1.0
@@ -149,8 +150,8 @@ scale is found again quickly after it collapsed."""
 
 def windows(max_window: int, min_window: int) -> list[int]:
     """The windows of an adaptive scaler, shortest first. Beginning with `max_window`, each window above 100 is followed
-    by its half, rounded down to hundreds; 100 is followed by 50; below that each is `min_window / 2` less; the last is
-    `min_window`. (1000, 20) gives 20 30 40 50 100 200 500 1000."""
+    by its half, rounded down to hundreds; 100 is followed by 50, a shorter one by one that is `min_window / 2` less,
+    rounded down; the last is `min_window`. (1000, 20) gives 20 30 40 50 100 200 500 1000."""
     found, window = {min_window}, float(max_window)
     while window > min_window:
         found.add(math.floor(window))
@@ -165,9 +166,11 @@ def windows(max_window: int, min_window: int) -> list[int]:
 class AdaptiveLossScaler(LossScaler):
     """A dynamic scale whose window adapts: after three rises of the scale the window is the next longer of `windows`;
     after three falls without a rise between them it is 1 step, unless it was the shortest already. A rise multiplies
-    the scale by `factor`, a fall divides it, down to 1.
+    the scale by `factor`, a fall divides it, down to 1; an overflow at 1 counts as a fall. scale_window: the first
+    window, in steps; iteration, last_change, rises, falls, level: the state.
 
-    Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0.
+    Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0, and warns of
+    a scale_window that is not among the windows.
     """
 
     scale: float
@@ -206,12 +209,12 @@ class AdaptiveLossScaler(LossScaler):
 
     @property
     def window(self) -> int:
-        """The number of steps without a change of the scale after which it grows."""
+        """The number of steps from a rise of the scale or an overflow to the next rise, if none of them overflows."""
         return 1 if self.level == _HIDDEN else windows(self.max_window, self.min_window)[self.level or 0]
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step: an overflow shrinks the scale; as many steps as the window without a change let it grow.
-        overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow shrinks the scale; the last of `window` steps since a rise or an overflow
+        lets it grow. overflow: whether any rank's gradient was not finite."""
         is_due = self.window <= self.iteration - self.last_change
         if overflow or is_due:
             self.last_change = self.iteration

@@ -1,7 +1,8 @@
 """Learning rate and weight decay as functions of the samples seen; Megatron's `OptimizerParamScheduler`.
 
-It advances by the global batch after an update, not at all on a skipped one; so iteration i, from 0, uses the value at
-i x global batch samples if none was skipped, and with a warm-up from 0 the first update has learning rate 0.
+It advances by the global batch after an update, not at all on a skipped one; so with a batch of constant size iteration
+i, from 0, uses the value at i x global batch samples if none was skipped, and with a warm-up from 0 the first update
+has learning rate 0.
 """
 
 import math
@@ -23,7 +24,8 @@ class Rates(NamedTuple):
 
 @dataclass(kw_only=True)
 class OptimizerParamScheduler:
-    """The learning rate and weight decay as a function of `num_steps`. All fields *_steps count samples. Raises
+    """The learning rate (*lr*) and weight decay (*wd*) as a function of `num_steps`, the samples seen so far. All
+    fields *_steps count samples. decoupled_*: rates of embedding and output layer; None: the common ones. Raises
     ValueError for an unknown decay style, a warm-up that is not shorter than the decay (of another style than
     constant), and for WSD without `wsd_decay_steps`."""
 

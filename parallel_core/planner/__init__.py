@@ -1,7 +1,6 @@
 """Predictions of a run from its configuration and a description of the device: memory, time, and the best layout.
 
-Memory and time are sums of named parts with ranges, over the values that the engine executes: blocks, schedules,
-buffers, messages. Needs no device.
+Memory and time are sums of named parts, with ranges. Needs no device.
 """
 
 from parallel_core.planner.device import Device, find_device

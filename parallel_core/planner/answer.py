@@ -1,4 +1,4 @@
-"""A plan for programs: the one object that `plan --json` prints. These classes are its schema."""
+"""The answer of `plan --json`: the types of the object that it prints, and functions that make it of a plan."""
 
 from typing import TypedDict
 
@@ -43,14 +43,15 @@ class TimeAnswer(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """The time of all steps of the run."""
+    """The time of all steps of the run: days of wall time, and hours times devices."""
 
     days: float
     device_hours: float
 
 
 class LayoutAnswer(TypedDict):
-    """One layout of --suggest: the flags that ask for it, its planned step and memory, and whether that fits."""
+    """One layout of --suggest: the flags that ask for it, seconds of its planned step, bytes that the program allocates
+    on a rank of its fullest stage, and whether the layout fits the device."""
 
     flags: list[str]
     step_seconds: float
@@ -72,8 +73,11 @@ class ReliabilityAnswer(TypedDict):
 
 
 class Answer(TypedDict):
-    """The object that `plan --json` prints. `run` is None where the number of steps is not known, `reliability` None
-    and `layouts` empty where they were not asked for."""
+    """The object that `plan --json` prints. Figures of speed are those of a step: tokens a second of the whole job,
+    TFLOP/s of a device, MFU and HFU (recomputed operations counted) as parts of the peak. `bubble_fraction`: the part
+    of the pipeline's time in which the slowest stage waits for others' computation. `traffic`: bytes that a rank of the
+    first stage sends in a step, by part of the step's time. `run` is None where the number of steps is not known,
+    `reliability` None and `layouts` empty where they were not asked for."""
 
     fits: bool
     device: str

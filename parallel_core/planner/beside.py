@@ -91,8 +91,8 @@ def _passes_together(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
-    """Name in MEMORY_PARTS -> predicted bytes of a stage's rank. Buffers count wherever they lie; activations include
-    all that exists beside the buffers."""
+    """Name in MEMORY_PARTS -> predicted bytes of a stage's rank at its peak. Weights, gradients and optimizer states
+    count wherever they lie; activations are all other parts on the device."""
     owned, parts = plan.buffers[stage], plan.memory[stage].parts
     transient = sum(size for name, size in parts.items() if name not in MEMORY_PARTS or name == ACTIVATIONS)
     buffers = (owned.parameters, owned.gradients, owned.optimizer_states)
@@ -100,9 +100,9 @@ def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
 
 
 def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, float]:
-    """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty without a span of the step. Where
-    spans overlap, the time counts once, for the first of: the bubble, messages, data, computations; OTHER is the rest
-    of the step."""
+    """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty if no span is that of the whole step
+    (`Kind.STEP`). Where spans overlap, the time counts once, for the first of: the bubble, messages, data,
+    computations; OTHER is the rest of the step."""
     whole = next((span for span in spans if span.kind is Kind.STEP), None)
     if whole is None:
         return {}

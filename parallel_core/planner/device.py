@@ -77,7 +77,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of device, and of nodes with several of them."""
+    """A kind of device, and of nodes with several of them: published peaks in FLOP/s by type, bytes and bytes a second
+    of its memory, links, and the calibration. engine: the program that is assumed to run there, "megatron" or
+    "pynative"; assumed: keys of the calibration that nobody has measured; is_mesh: whether each two devices of a node
+    have a link of their own; cores: cores of a node that ranks share, 0: each device has its own processor; messages,
+    linear: measured tables, empty where nobody measured."""
 
     names: tuple[str, ...]
     memory_bytes: float
@@ -127,8 +131,7 @@ _NAMES = re.compile(r"^names: *\[(.*)\]$", re.MULTILINE)
 
 @cache
 def known_devices() -> dict[str, Path]:
-    """Name in lower case -> file of `devices/`; the file's own name, without .yaml, is one, too. Names are read from
-    one line of each file, because loading all files takes a tenth of a second."""
+    """Name in lower case -> file of `devices/`; the file's own name, without .yaml, is one, too."""
     listed = sorted(FOLDER.glob("*.yaml"))
     return {name.lower(): path for path in listed for name in (*_names(path), path.stem)}
 
@@ -153,7 +156,8 @@ def find_device(named: str) -> Device:
 
 
 def load_device(path: Path) -> Device:
-    """The device that a file describes. Raises ConfigError with everything that is wrong with it."""
+    """The device that a file describes; each file is read once in a process. Raises ConfigError with everything that is
+    wrong with it."""
     try:
         content = _with_like(path)
     except (OSError, ValueError) as error:

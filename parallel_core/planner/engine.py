@@ -26,7 +26,9 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Engine:
-    """The properties in which programs differ as to memory and operators."""
+    """The properties in which programs differ as to memory and operators. attention_dropout: whether attention drops
+    scores; hidden_dropout: whether masks of dropout behind sublayers are kept; workspace: bytes; allocator_share:
+    memory that the allocator holds and cannot use, as a part of what is allocated."""
 
     writes_scores: bool
     """Whether attention writes and keeps its matrix of scores."""

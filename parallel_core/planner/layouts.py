@@ -39,8 +39,8 @@ REPLACED = (
 
 @dataclass(frozen=True)
 class Layout:
-    """A parallel configuration as --suggest searches it: degrees, size of a micro-batch, a key of `RECOMPUTE`, stage of
-    ZeRO."""
+    """A parallel configuration as --suggest searches it: degrees, chunks of a stage (`virtual`), size of a micro-batch,
+    a key of `RECOMPUTE`, stage of ZeRO."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -76,8 +76,9 @@ class Layout:
 
 
 def layout_of(config: AllConfig) -> Layout:
-    """The parallel layout, the recomputation and the stage of ZeRO of a configuration. A selective recomputation of
-    modules that no key of `RECOMPUTE` has counts as "selective"."""
+    """The parallel layout, the recomputation (by --recompute-granularity) and the stage of ZeRO of a configuration.
+    Full recomputation counts as "full" whatever its method and number of layers, a selective one of modules that no key
+    of `RECOMPUTE` has as "selective"."""
     parallel = config.parallel_config
     return Layout(
         parallel.tensor_model_parallel_size,

@@ -63,8 +63,9 @@ def _steps(plan: Plan, stage: int) -> Iterator[tuple[float, float, float]]:
 
 
 def ranks_svg(plan: Plan) -> str:
-    """An SVG document of nodes with their devices: each rank's number, its pipeline stage as colour, and its place in
-    its groups of several ranks (tp, cp, dp, ep, pp). Nodes beyond the first 64 are counted, not drawn."""
+    """An SVG document of nodes with their devices: each rank's number, its pipeline stage as colour (of eight, in
+    turn), and its place in its groups of several ranks (tp, cp, dp, ep, pp; at most four are written in the box, all
+    are in its tooltip). Nodes beyond the first 64 are counted, not drawn."""
     topology, per_node = plan.placement.topology, plan.device.devices_per_node
     world, dense, expert = topology.world_size, topology.dense, topology.expert
     grids = {axis: expert if axis == "ep" else dense for axis in AXES}

@@ -34,7 +34,9 @@ class Beyond:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The plan of one run on a kind of device: everything that is predicted, computed when it is asked for."""
+    """The plan of one run on a kind of device: everything that is predicted, computed when it is asked for. refused,
+    assumed: sentences about flags that training refuses, and about values that were not given; beyond: options that
+    training here does not have."""
 
     config: AllConfig = field(repr=False)
     device: Device
@@ -122,7 +124,8 @@ class Plan:
 
     @cached_property
     def flops(self) -> float:
-        """Floating-point operations of the whole model in a step, without recomputed ones."""
+        """Floating-point operations of the whole model in a step of the last global batch size, without recomputed
+        ones."""
         chunks = (chunk for stage in self.stages for chunk in stage.chunks)
         return flops_of(chunks, self.config.model_config.seq_length) * self.samples
 
@@ -170,7 +173,8 @@ class Plan:
 
     @property
     def assumptions(self) -> list[str]:
-        """Sentences about everything that was not measured or not given, and the errors that are to be expected."""
+        """Sentences about values that were not given, the assumed program, the calibration and its errors, keys of it
+        that nobody has measured, and, with experts, their even load."""
         device, calibration = self.device, self.device.calibration
         errors = f"memory within {calibration.ranges.memory:.0%}, time within {calibration.ranges.time:.0%}"
         program = {"megatron": "Megatron-Core on Transformer Engine", "pynative": "this program"}[device.engine]

@@ -51,8 +51,9 @@ def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float
 
 
 def read_run(folder: Path) -> Recorded:
-    """The run that has left its events and trace in a folder. Raises ValueError for text that is no JSON, and where
-    there is no start or no recorded step; OSError if a file cannot be read."""
+    """The run that has left its events and trace in a folder; of several starts the last. Raises ValueError for text
+    that is no JSON, a trace of another program, a configuration that is wrong now, and where there is no start or no
+    recorded step; OSError if a file cannot be read."""
     started: dict[str, Any] = {}
     for line in (folder / EVENTS).read_text(encoding="utf-8").splitlines():
         event = json.loads(line)

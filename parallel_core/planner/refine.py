@@ -22,10 +22,11 @@ LEAST_RANGE = 0.05
 
 
 def refined(device: Device, runs: Sequence[Recorded]) -> Device:
-    """The device whose plans of the runs take as long as these did, as nearly as one calibration can. Shares of peaks
-    and a launch's time are fitted to the times of forwards and backwards; the update to its own; each kind of message
-    to its own. Runs with fewer ranks than cores say how fast a rank beside idle cores is; on a CPU the others say how
-    long ranks wait for each other. The relative error of time is the largest that is left, at least 5%."""
+    """The device whose plans of the runs (one or more) take as long as these did, as nearly as one calibration can.
+    Shares of peaks (on a CPU a peak that products exceed rises) and a launch's time are fitted to the times of forwards
+    and backwards; the update to its own; the device's measured messages, kind by kind, to theirs. Runs with fewer ranks
+    than cores say how fast a rank beside idle cores is; on a CPU the others say how long ranks wait for each other. The
+    relative error of time is the largest that is left, at least 5%."""
     device = _with(device, uneven=None, meeting=None)
     seen = [Seen.of(device, run) for run in runs]
     crowded = [one for one in seen if not one.is_alone] or seen

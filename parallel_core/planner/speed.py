@@ -85,7 +85,8 @@ def message_part(kind: str) -> str:
 class Speed:
     """The speed of a device that computes in `dtype`, of which a number has `item_size` bytes, and of messages between
     the ranks of a job on its nodes. writes_scores: whether attention writes its matrix of scores to memory;
-    drops_scores: whether there is dropout on it."""
+    drops_scores: whether there is dropout on it; products_in: the narrower type of products' inputs, "": none;
+    overlaps_tensor: --tp-comm-overlap."""
 
     device: Device
     dtype: str
@@ -169,8 +170,9 @@ class Speed:
         return one.operation != "send" and self.placement.group(one.kind)[0] > 1
 
     def message(self, one: Message) -> float:
-        """Seconds of all calls of a message: measured times where the device has them and the group is on one node,
-        else latencies of rounds and bytes over the slower link; 0 in a group of one."""
+        """Seconds of all calls of a message: measured times where the device has them and the group is on one node (a
+        pipeline's if it has two stages), else latencies of rounds and bytes over the slower link; 0 in a group of
+        one."""
         members, per_node = self.placement.group(one.kind)
         if members < 2:
             return 0.0

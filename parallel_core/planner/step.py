@@ -26,7 +26,8 @@ TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel"
 @dataclass(frozen=True)
 class Passes:
     """Seconds of one micro-batch's passes through one chunk on a rank; the dictionaries map parts of a step's time to
-    seconds."""
+    seconds. backward: without the gradients of weights, which are `weight`; hidden: messages that run beside
+    computation, in none of the others; meets: whether ranks meet in collectives within the passes."""
 
     forward: dict[str, float]
     backward: dict[str, float]
@@ -126,7 +127,9 @@ def _seconds(speed: Speed, messages: Iterable[Message]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of the computations of each chunk of each stage, for `schedules.simulate` (its `Durations`)."""
+    """Seconds of the computations of each chunk of each stage, for `schedules.simulate` (its `Durations`). takes_turns:
+    whether in a pair each half computes while the other's expert messages travel; pace: the speed of stages that share
+    cores, None: they do not."""
 
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]: the passes of one micro-batch."""
@@ -190,7 +193,8 @@ class StageTimes:
 @dataclass(frozen=True)
 class StepTime(Prediction):
     """Seconds of one training step by part, which add up to the whole: of messages only those that no computation
-    hides."""
+    hides. work, saved, stretch: of each stage, the seconds of its work, those that pairs save, and its slowdown by
+    shared cores."""
 
     hidden: dict[str, float]
     """Part -> seconds of messages that are overlapped with computation, in none of `parts`."""

@@ -1,6 +1,6 @@
-"""Recomputation in the backward pass (Chen et al., 2016): its layers and parts.
+"""Recomputation in the backward pass (Chen et al., 2016): which layers and parts run again.
 
-`tables` turns a user's setting into numbers of layers by chunk and stage, `parts` is how a block describes which of its
-submodules may run again, and `plan` puts both notations, Megatron's flags and the lists by stage, into one value.
-`offload` gives the modules whose saved activations lie in host memory.
+`tables` turns a setting into numbers of layers by chunk and stage, `parts` describes the parts of a block that may run
+again, `plan` puts Megatron's flags and MindFormers' lists by stage into one value, `offload` gives the modules whose
+saved activations lie in host memory.
 """

@@ -12,8 +12,10 @@ Sizes = dict[str, int]
 
 
 class Again(IntEnum):
-    """Ways to recompute a part. What a layer keeps follows from its recomputed parts one after the other, in this
-    order of their ways."""
+    """Ways to recompute a part. WHOLE: the part keeps its input and runs again. WITHOUT_OUTPUT: so it does, and the
+    linear behind it does not keep the part's output. OUTPUTS: so it does, and the operator that takes its several
+    outputs does not keep them. OUTPUT: the part's graph is kept, its output alone is computed again. What a layer keeps
+    follows from its recomputed parts one after the other, in this order of their ways."""
 
     WHOLE = 0
     """The part keeps its input, and runs again when its backward comes."""
@@ -30,8 +32,10 @@ class Again(IntEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a block, or of a layer, that may run again in the backward. Paths are within the block, or the
-    layer."""
+    """A part of a block, or of a layer, that may run again in the backward. Paths are within the block, or the layer.
+    again: its way; runs: submodules that run again with it; holders: submodules that save its input; feeds: submodules
+    that save its output; begins: whether its input is the layer's normed hidden states; flag: its value of
+    --recompute-modules; name: the user's path of it."""
 
     path: str
     """Path of the part, and the name by which its cell runs it (`run_part`); empty for the whole block."""
@@ -68,7 +72,8 @@ class Part:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether recomputing the part's output saves nothing: no submodule would keep that output."""
+        """Whether recomputing the part's output (OUTPUT) saves nothing: no submodule would keep that output. False for
+        parts with another way."""
         return self.again is Again.OUTPUT and not self.feeds
 
     def covers(self, path: str) -> bool:
@@ -79,7 +84,7 @@ class Part:
     def kept(self, kept: Sizes, normed: int, micro_batch: Any, asked: Collection[str]) -> Sizes:
         """The bytes by path that the layer keeps once this part is recomputed, from those (`kept`) that it keeps
         without that. normed: bytes of the normed hidden states, the part's input if it `begins`. asked: paths of all
-        parts that are recomputed, for kinds of parts whose bytes depend on others."""
+        parts that are recomputed; read only by kinds of parts whose bytes depend on others."""
         if self.again is Again.OUTPUT:
             return {**kept, **dict.fromkeys(self.feeds, 0)}
         rest = {path: size for path, size in kept.items() if not self.covers(path)}
@@ -100,7 +105,8 @@ class Part:
 
 
 class LayerParts(NamedTuple):
-    """The parts of one layer, in the order in which it runs them, and its linears with tensor-parallel collectives."""
+    """The parts of one layer, in the order in which it runs them; its linears with tensor-parallel collectives (paths);
+    and path of a norm -> path of the linear that gathers its output (`linear_after`)."""
 
     parts: tuple[Part, ...]
     collectives: frozenset[str] = frozenset()
@@ -110,8 +116,8 @@ class LayerParts(NamedTuple):
 
     @classmethod
     def of_all(cls, layers: "Iterable[LayerParts]") -> "LayerParts":
-        """The parts of several layers, each name once, in the order in which layers have them;
-        `collectives` and `linear_after` are left empty."""
+        """The parts of several layers, each name once, in the order in which layers first have them; of equal names the
+        last layer's part. `collectives` and `linear_after` are left empty."""
         return cls(tuple({part.name: part for layer in layers for part in layer.parts}.values()))
 
     @property

@@ -81,8 +81,8 @@ class LayerRecompute(NamedTuple):
 
 @dataclass(frozen=True)
 class CellRecompute:
-    """The ways in which the parts of one cell are recomputed, given to it when it is built. Paths are within the cell;
-    the cell's own path is empty."""
+    """The ways in which the parts of one cell (nn.Cell) are recomputed, given to it when it is built. Paths are within
+    the cell; the cell's own path is empty."""
 
     ways: Mapping[str, Again] = field(default_factory=dict)
     """Path -> way of each part that is recomputed."""
@@ -113,7 +113,7 @@ class CellRecompute:
 
 @dataclass(frozen=True)
 class ChunkRecompute:
-    """The recomputation of the layers of one chunk."""
+    """The recomputation of the layers of one chunk, of which `group_size` neighbouring full ones run again together."""
 
     layers: tuple[LayerRecompute, ...]
     """The recomputation of each layer of the chunk, in order."""

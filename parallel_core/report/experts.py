@@ -17,7 +17,7 @@ EVEN = "1 is an even share."
 
 def section(runs: Sequence[Run]) -> Section | None:
     """The section with two heat maps for each run with experts (the busiest expert by step, all experts in the newest
-    step), as far as the run has their figures; None without such a run."""
+    step that has an event of them), as far as the run has their figures; None without such a run."""
     plots = [plot for number, run in enumerate(runs) for plot in (*_over_steps(number, run), *_newest(number, run))]
     return Section("experts", "Load of experts", EVEN, list(plots)) if plots else None
 

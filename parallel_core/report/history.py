@@ -110,8 +110,9 @@ def _sums(pairs: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def happened(runs: Sequence[Run]) -> Section:
-    """The section of events: a table of starts, ends and errors of runs (of each run the last 200), and one of warnings
-    (the last 200), among them lines and traces that cannot be read and losses that are no finite number."""
+    """The section of events: a table of starts, ends and errors of runs (of each run the last 200), and one of
+    warnings, run after run (the last 200 of all), among them lines and traces that cannot be read and losses that are
+    no finite number."""
     starts = [row for run in runs for row in _starts(run)]
     warnings = [row for run in runs for row in _warnings(run)]
     tables = [Table("Starts and ends", ["run", "time (UTC)", "step", "what", "from"], starts)] if starts else []

@@ -1,4 +1,4 @@
-"""The parts of a page, as values; `dataclasses.asdict` makes JSON of them."""
+"""The parts of a page, as values; `dataclasses.asdict` makes dictionaries of them, for JSON."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Lines:
-    """A plot of curves over steps."""
+    """A plot of curves over steps; `text` describes it in words, `table` has its figures."""
 
     id: str
     title: str
@@ -51,7 +51,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Heat:
-    """A heat map of values z [len(y), len(x)]."""
+    """A heat map of values z [len(y), len(x)]; `text` describes it in words, `table` has its figures."""
 
     id: str
     title: str
@@ -104,8 +104,8 @@ class Page:
 
 
 def figure(value: Number, unit: str = "") -> str:
-    """A number as text, with `unit` right behind it: six significant digits with thousands separators, from a million
-    on four and a power of ten (1.235e+06); "-" for None and NaN."""
+    """A number as text, with `unit` right behind it: six significant digits with thousands separators, below 0.0001
+    with a power of ten; from a million on four digits and a power of ten (1.235e+06); "-" for None and NaN."""
     if value is None or value != value:
         return ABSENT
     return f"{value:,.6g}{unit}" if abs(value) < 1e6 else f"{value:,.4g}{unit}"

@@ -30,8 +30,8 @@ class Run:
         self._trace_of: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
-        """Read what the run has written since the last call, and return whether anything has changed. A missing file is
-        empty. Raises OSError for a file that cannot be read."""
+        """Read what the run has written since the last call, and return whether figures, events or the trace have
+        changed. A missing file is empty. Raises OSError for a file that cannot be read."""
         return any([self.figures.refresh(), self._read_events(), self._read_trace()])
 
     @property

@@ -38,7 +38,8 @@ def beside(caption: str, name: str, runs: Sequence[str], columns: Sequence[Mappi
 
 
 def flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """(path of keys joined by ".", value as text) of every leaf of nested mappings, below `path`."""
+    """(path of keys joined by ".", value as text) of every leaf of nested mappings, below `path`; an empty mapping is a
+    leaf."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from flat(inner, f"{path}.{key}" if path else str(key))

@@ -1,8 +1,7 @@
 """Pipeline schedules as values.
 
-A generator gives, per stage, the list of what it computes; `communicate` derives the sends and receives; `check`
-proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` says how long it takes, `draw` shows it:
-`python -m mapping plan schedule --help`.
+A generator gives the list of computations of each stage, `communicate` adds sends and receives, `check` verifies the
+result, `simulate` says how long it takes, `draw` shows it: `python -m mapping plan schedule --help`.
 """
 
 from parallel_core.schedules.actions import Backward, Exchange, Forward, Pair, Placement, Transfer, WeightGrad

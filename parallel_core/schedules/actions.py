@@ -1,7 +1,4 @@
-"""Actions of a stage: computations, the exchanges between them, and the use of each result.
-
-A large pipeline has a million transfers, so those are tuples, the cheapest of values.
-"""
+"""Actions of a stage: computations, the exchanges between them, and the use of each result."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -19,11 +19,12 @@ EQUAL = Times(1.0, 2.0, 1.0, 0.0)
 
 
 class Memory(NamedTuple):
-    """The memory of a stage, counted in activations of one micro-batch in one chunk: the most that it may keep, and the
-    part of one (0 to 1) that its backward frees before its gradients of weights."""
+    """The memory of a stage, counted in activations of one micro-batch in one chunk: the most that it keeps as long as
+    a gradient of weights is left that would free some, and the part of one (0 to 1) that its backward frees before its
+    gradients of weights."""
 
     most: int
-    """The most activations that a stage may keep, where no gradient of weights is left that would free some."""
+    """The most activations that a stage keeps as long as a gradient of weights is left that would free some."""
     freed: Time = 0
     """The part (0 to 1) of an activation that its backward frees; its gradients of weights need the rest. 0 is the safe
     side, half is what Qi et al. count."""
@@ -34,8 +35,10 @@ Order = Sequence[Sequence[Compute]]
 
 
 class Way(NamedTuple):
-    """The rule by which a stage that waits runs a gradient of weights. In each pair of values the first is for waits
-    before forwards, the second for waits before backwards."""
+    """The rule by which a stage that waits runs a gradient of weights. longest: whether it runs one that takes longer
+    than the wait, if that makes it the stage that has waited most; parts: the part of its duration that the wait must
+    last at least. In each pair of values the first is for waits before forwards, the second for waits before backwards.
+    backwards_first: whether in each round stages whose turn is a backward go first."""
 
     longest: tuple[bool, bool] = (False, False)
     """Whether a stage runs a gradient of weights that takes longer than the wait, if the wait makes it the stage that
@@ -62,7 +65,7 @@ def with_weight_gradients(
     """The computations of each stage: forwards and backwards in the one of `orders`, gradients of weights among them in
     the one of `ways`, with which a step is shortest. Every pair of an order and a way is simulated, then again with
     each stage's waiting time of the simulation before, for as long as this shortens the step. Raises AssertionError if
-    the stages of an order wait for each other for ever."""
+    the stages of an order wait for each other for ever, and if there is no order or no way."""
     best: _Play | None = None
     for lines, way in product(orders, ways):
         play: _Play | None = _Play(lines, placement, memory, times, way, [0] * len(lines)).run()

@@ -26,8 +26,8 @@ LOOKS: dict[type, Look] = {
 
 
 def label(action: Compute, chunks: int) -> str:
-    """The label of a computation: `F3` is the forward of micro-batch 3, `F3.1` that of its chunk 1 where there are
-    several chunks."""
+    """The label of a computation: `F3` is the forward of micro-batch 3, `F3.1` the one through chunk 1 where a stage
+    has several chunks."""
     return f"{LOOKS[type(action)].letter}{_number(action, chunks)}"
 
 

@@ -2,8 +2,9 @@
 where it began.
 
 So the first stage's backward follows its last forward at once. Activations of one chunk live long where those of the
-other live short, and every stage keeps the same (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). How much a stage
-may keep tells the three apart: an order of forwards and backwards in that memory, then gradients of weights by times.
+other live short, and every stage keeps the same (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). The three differ
+in how much a stage may keep. Each has an order of forwards and backwards for that memory, among which gradients of
+weights are placed by the times of computations.
 """
 
 from collections.abc import Iterator

@@ -149,8 +149,9 @@ def zb_h1(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
 
 
 def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
-    """ZB-H2 (Qi et al., 2023) on p stages: 2p-1 activations, nearly twice 1F1B's, and where forward, backward and
-    weight gradient are of one length no bubble but the time until the last stage's first input is there.
+    """ZB-H2 (Qi et al., 2023) on p stages: at most 2p-1 activations, nearly twice 1F1B's. With 2p-1 micro-batches or
+    more, where forward, input gradient and weight gradient are of one length, there is no bubble but the time until the
+    last stage's first input is there.
 
     Stage i runs 2(p-1-i) forwards first, twice as many as in 1F1B, and puts weight gradients off by 2i micro-batches.
     Raises AssertionError for several chunks. group_size: not read.

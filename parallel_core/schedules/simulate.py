@@ -1,4 +1,5 @@
-"""The time of a schedule: its timeline, its bubble, the activations that it keeps; exact, without a device."""
+"""The time of a schedule: its timeline, its bubble, the activations that it keeps, without a device. Whole numbers and
+fractions give exact times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The parsers of our own commands' command lines: the help of an option says its default and its choices, if any."""
+"""The parsers of our own commands' command lines, whose help says the default of an option that takes values and has
+one."""
 
 import argparse
 import os

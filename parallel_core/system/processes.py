@@ -17,8 +17,8 @@ def machine(*namespaces: str) -> str:
 
 def start_time(pid: int) -> str | None:
     """The time at which process `pid` of this namespace began, in the kernel's ticks since the boot; None if there is
-    no such process, or it has ended and its parent has not waited for it. Empty for a process on a system without
-    /proc.
+    no such process, or it has ended and its parent has not waited for it. The empty text for a process on a system
+    without /proc.
 
     The kernel's ticks, because psutil's time of day moves with the clock. A later process with the same number has
     another time.

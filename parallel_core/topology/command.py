@@ -75,7 +75,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the groups as text or JSON. Returns the exit code: 0, or 2 for wrong sizes or a --rank that the job does
-    not have, with the error on stderr."""
+    not have, with the error on stderr. argparse itself ends the process after --help (0) and for wrong arguments
+    (2)."""
     options = _options(sys.argv[1:] if argv is None else argv)
     try:
         topology = Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])

@@ -3,8 +3,8 @@
     python -m mapping plan --calibrate FILE.yaml
 
 Two processes of one thread each compute at once, as the ranks of a job do, and send messages to each other. Then small
-models of several proportions are trained, and the rates are corrected so that the planner gives these trainings the
-times that they took.
+models of several proportions are trained, and the rates are corrected so that the planner's times of these trainings
+come close to those that they took.
 """
 
 import json
@@ -45,8 +45,8 @@ speed are in no rate."""
 
 
 def measure() -> None:
-    """Measure rates and messages as one of two ranks, numbered by the environment; rank 0 prints the result as a line
-    of JSON."""
+    """Measure rates and messages as one of two ranks, numbered by the environment; rank 0 prints the result as a line,
+    "MEASURED " and JSON."""
     ms.set_device("CPU")
     ms.runtime.launch_blocking()
     kernels.use(threads=1)
@@ -93,8 +93,8 @@ def measured() -> dict[str, Any]:
 
 
 def trained(device: Device) -> Device:
-    """A copy of the device, its rates refined so that the planner's times of the small models agree with those of their
-    trainings, which are run here. Raises RuntimeError if a process fails or takes too long."""
+    """A copy of the device, its rates refined so that the planner's times of the small models come close to those of
+    their trainings, which are run here. Raises RuntimeError if a process fails or takes too long."""
     with tempfile.TemporaryDirectory() as folder:
         for ranks in sorted({options_of(model)[WORLD_SIZE] for model in MODELS}):
             _ranks([TRAINS, folder, str(ranks), str(STEPS)], ranks)
@@ -139,7 +139,7 @@ def write(keys: dict[str, Any], path: str) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Measure this machine, write the device file that `argv` names (.yaml), refine it by short trainings, and write it
-    again. Returns the exit code: 2 for other arguments, 1 for an error, each printed as a line. `--measure` and
+    again. Returns the exit code: 0, 2 for other arguments, 1 for an error, each printed as a line. `--measure` and
     `--train FOLDER RANKS STEPS` are what the processes that this starts are called with."""
     if [*argv] == [MEASURES]:
         measure()

@@ -1,5 +1,5 @@
-"""Rates of one process on one thread: products, attention, elementwise sweeps, copies, the update, the launch of an
-operator. Each is the best of several runs, so that other processes disturb little."""
+"""Rates of one process on one thread: products, attention, elementwise operators, copies, the update of Adam, the
+launch of an operator. Each is the best of several runs, so that other processes disturb little."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
-"""Short traced trainings, by which rates of single operations are corrected to those of a whole step: there weights and
-activations come from memory, not from a cache that the operation before has filled."""
+"""Short traced trainings, by which rates of single operations are corrected to those of a whole step, in which weights
+and activations come from memory, not from a cache that the operation before has filled."""
 
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,7 @@
 """Loading: any rank of any layout takes its shards from whatever layout wrote the checkpoint.
 
-Everything is checked, on all ranks, before the first weight is written.
+Names and shapes and, unless --no-resume-crc-check is given, the files' checksums are checked on all ranks before the
+first weight is written.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,15 +33,14 @@ from pynative.tensor_parallel.random import get_rng_tracer
 
 def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     """Continue from the latest checkpoint in `directory`, or that of --ckpt-step (or from `directory`, if it is one
-    itself), of any tool: HuggingFace's and Megatron-LM's are converted while they are read. Returns its manifest.
+    itself), of any tool: those of other tools are converted while they are read. Returns its manifest.
 
     With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
     iteration, but neither optimizer nor schedule, as from a checkpoint that has none. If the checkpoint lacks adapters
     that the run has, they begin anew and only weights are taken. Returns None if nothing was saved yet in a directory
     that --save names too. Raises ValueError, before anything is changed, if any other directory has no checkpoint, or
-    if that is damaged or does not fit. --resume-training and --exit-on-missing-checkpoint turn None into an error;
-    --resume-training also refuses a checkpoint of weights alone, but with --no-load-optim, or one without the run's
-    adapters.
+    if that is damaged or does not fit. --resume-training and --exit-on-missing-checkpoint turn None into an error; the
+    former refuses a checkpoint without the run's adapters and, without --no-load-optim, one of weights alone.
     """
     training = state.config.training_config
     if is_first_start(directory, training.checkpoint):

@@ -50,7 +50,8 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, n
 class Saving:
     """A checkpoint that is being saved: all ranks call `write`, when all have, `publish`, and in any case `end`.
 
-    These three touch files alone and use no collective, so that another thread can call them.
+    `tensors`: what this rank writes, by name; `run`: what the manifest says of the run; `keep`: as for
+    `save_checkpoint`. The three methods use no collective, so that another thread can call them.
     """
 
     directory: Path

@@ -1,8 +1,8 @@
-"""Collectives between the ranks of a job, on one interface with two backends: memory that ranks on CPUs share, and HCCL
-on an Ascend. `connect()` gives the Backend; `backend.group(ranks)` a Group.
+"""Collectives between the ranks of a job, on one interface with two backends: for CPUs memory that the ranks of a host
+share, and TCP between hosts; HCCL on an Ascend. `connect()` gives the Backend; `backend.group(ranks)` a Group.
 
 interface.py lists the operations; wire/shared_memory.py says how they work, wire/mailbox.py and wire/arena.py describe
-the memory, wire/waiting.py waiting and everything that can go wrong in it, ledger.py what ranks must agree on.
+the memory, wire/waiting.py waiting and what can go wrong in it, ledger.py what ranks must agree on.
 """
 
 import mindspore as ms

@@ -37,7 +37,8 @@ class Handle(ABC):
 
     @abstractmethod
     def wait(self) -> Any:
-        """Block until the operation is complete, and return its result."""
+        """Block until the operation is complete, with HCCL make the stream wait for it instead, and return its
+        result."""
 
     @abstractmethod
     def done(self) -> bool:

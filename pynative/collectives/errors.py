@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class CollectiveError(RuntimeError):
-    """A job of several ranks cannot go on: after one of these, later operations between ranks raise it again.
+    """A job of several ranks cannot go on: after one of these, later operations between ranks on CPUs raise it again.
 
     `ranks` are the global ranks that caused it, empty where that is not known.
     """

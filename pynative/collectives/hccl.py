@@ -1,7 +1,7 @@
-"""Collectives on an Ascend over MindSpore's HCCL, launched by direct calls. Not run on hardware.
+"""Collectives on an Ascend over MindSpore's HCCL. Not run on hardware.
 
-There is no ledger here and no naming of dead ranks: HCCL's own time-out and checks apply. Asynchronous work is HCCL's:
-`wait()` makes the stream wait, not the host.
+Calls are not compared between ranks, and dead ranks are not named: HCCL's own time-out and checks apply. Asynchronous
+work is HCCL's: `wait()` makes the stream wait, not the host.
 """
 
 import time

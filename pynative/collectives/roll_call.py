@@ -1,4 +1,4 @@
-"""A roll call: all ranks say where they stand, and rank 0 shows it as a table.
+"""A roll call: all ranks say where they stand, and rank 0 shows it as a table; with HCCL a rank reports itself alone.
 
 A rank asks when it has waited for the whole time-out, or gets SIGUSR2. Each rank has a thread that looks twice a second
 whether somebody asked, and answers for the main thread, which may be anywhere: in a wait, in a computation, in a
@@ -27,7 +27,7 @@ SHOWN_SECONDS = 4.0
 
 
 class Board(Protocol):
-    """The place of a job's roll calls: questions, which have numbers that grow, and the ranks' answers."""
+    """The place of a job's roll calls: questions, each with another number, and the ranks' answers."""
 
     rank: int
     world_size: int
@@ -90,7 +90,7 @@ class RollCall:
     def start(self, describe: Callable[[], Whereabouts], show: Callable[[Sequence[Whereabouts], int], None]) -> None:
         """Answer each question with `describe()`, from a thread, until `close`; the answer's lines go to this rank's
         error stream, too. On rank 0 of several ranks `show(answers, world size)` is then called, with the answers that
-        came within 2.5 s. A SIGUSR2 to this process asks all ranks."""
+        came within 2.5 s. A SIGUSR2 to this process asks all ranks, with HCCL this one alone."""
         self.close()
         self._describe, self._show, self._ends = describe, show, False
         self._answered = self._board.asked()

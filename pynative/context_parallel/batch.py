@@ -87,7 +87,9 @@ def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
     Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2 and
     `document_starts` [b, s] along axis 1: those of this rank's queries remain. Entries that are no arrays or have one
     axis stay, and so does what this function cut before: a script may call it in its get_batch_func, as Megatron's do.
-    Raises ValueError where s is no multiple of the number of context-parallel ranks, with a ring of twice that.
+    Raises ValueError where s is no multiple of the number of context-parallel ranks, with a ring of twice that;
+    `attention_mask` and `document_starts` raise AssertionError, and with a ring alone. Returns the batch itself with
+    one context-parallel rank.
     """
     shard = context_shard()
     if shard.layout.size == 1:

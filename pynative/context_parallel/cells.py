@@ -73,7 +73,9 @@ class RingAttention(nn.Cell):
         """Causal, full or masked attention: q [s, b, h], k and v [s, b, g d] (BSH: [b, s, ...]) -> q's shape; s the
         length of the rank's shard of the sequence, g key/value heads of size d. attn_mask_type: "causal", "full" or
         "user_defined". attn_mask, bool [b or 1, 1, s, whole sequence], True = masked, comes with "user_defined" and
-        with no other. Raises ValueError where this does not hold, and for alibi_mask, prefix and padding_mask."""
+        with no other. Raises ValueError for another attn_mask_type, for a mask without "user_defined" or the reverse,
+        for no mask with use_attention_mask, for keys of several heads with use_mqa, and for alibi_mask, prefix and
+        padding_mask."""
         others = {"alibi_mask": alibi_mask, "prefix": prefix, "padding_mask": padding_mask}
         _refuse("RingAttention", others, dict.fromkeys(others))
         if attn_mask_type not in _MASK_TYPES or (attn_mask is None) == (attn_mask_type == "user_defined"):
@@ -144,7 +146,8 @@ class UlyssesContextAttention(nn.Cell):
     shard of the sequence and all heads.
 
     local_attention takes q [u s, b, n/u, d] and k, v [u s, b, g'/u, d], and gives [u s, b, h/u]; u is the group's size,
-    g' the least common multiple of g and u. Raises ValueError unless scatter_idx is 2 and gather_idx 0.
+    s the length of a shard, b the batch, n the query heads, g the key/value heads, d their size, h = n d, g' the least
+    common multiple of g and u. Raises ValueError unless scatter_idx is 2 and gather_idx 0.
     """
 
     def __init__(

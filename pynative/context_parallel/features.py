@@ -65,14 +65,16 @@ class _Exchange:
 
 def sequence_to_features(x: Tensor, widths: Sequence[int], group: Group, layout: ContextLayout) -> Tensor:
     """x [s, b, w], fused parts of these widths, for a rank's shard of the sequence -> [S, b, w / c]: the rank's equal
-    share, one of c, of each part, for all S tokens in the sequence's order. layout: how the group's c ranks share the
-    sequence out. On the tape; one all-to-all forward and one backward. A group of one returns x."""
+    share, one of c, of each part, for all S tokens in the sequence's order. s is the length of a shard, S of the
+    sequence, b the batch, w the features. layout: how the group's c ranks share the sequence out. On the tape; one
+    all-to-all forward and one backward. A group of one returns x."""
     exchange = _Exchange(widths, group, layout)
     return x if group.size == 1 else Moved.apply(x, exchange.to_features, exchange.to_sequence)
 
 
 def features_to_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
     """x [S, b, w / c], a rank's share, one of c, of the features of all S tokens -> [s, b, w], all features of its
-    shard of the sequence: the reverse of `sequence_to_features` for features that are one part."""
+    shard of the sequence: the reverse of `sequence_to_features` for features that are one part. s is the length of a
+    shard, b the batch."""
     exchange = _Exchange((x.shape[-1] * group.size,), group, layout)
     return x if group.size == 1 else Moved.apply(x, exchange.to_sequence, exchange.to_features)

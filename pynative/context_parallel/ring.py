@@ -119,12 +119,12 @@ def ring_attention(
     q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e], for the rank's queries. A mask is bool [b or 1, 1,
     s, r s]: this member's rows, columns in the sequence's own order; with one every score is computed. Without one a
     rule that is causal leaves half of them out; first keys, int32 [b, s], and chosen keys, int32 [b, s, k], in the
-    sequence's own numbers, leave out more. s is the length of a member's shard, r the number of members, n heads, g
-    key/value groups. In a group of one without sinks this is `kernels.attention`, or with chosen keys
-    `kernels.sparse_attention`.
+    sequence's own numbers, leave out more. s is the length of a member's shard, r the number of members, b the batch, n
+    heads, g key/value groups, d and e sizes of heads. In a group of one without sinks this is `kernels.attention`, or
+    with chosen keys `kernels.sparse_attention`.
 
-    Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
-    r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it
+    Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward, as
+    many sends of the same again and of their gradients in float32. Every send is posted before the block that it
     does not depend on is computed. The order of blocks differs between members and so does rounding, but a run is
     repeated to the bit.
     """

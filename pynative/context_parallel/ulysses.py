@@ -1,9 +1,9 @@
 """Attention over a sequence that is cut over the context-parallel group: Ulysses (Jacobs et al., 2023) around the ring.
 
-Before attention the ranks of the Ulysses group exchange shards of the sequence for heads, and back after it. Either
-group may have one rank, where it does nothing: the three algorithms are two functions and two group sizes. s the length
-of a rank's shard of the sequence, b batch, n heads, g key/value groups, d size of a query's and a key's head, e of a
-value's, u ranks of the Ulysses group.
+Before attention the ranks of the Ulysses group exchange shards of the sequence for heads, and back after it. Ulysses
+alone, the ring alone and both together differ in the sizes of the two groups: one of a single rank exchanges nothing. s
+the length of a rank's shard of the sequence, b batch, n heads, g key/value groups, d size of a query's and a key's
+head, e of a value's, u ranks of the Ulysses group.
 """
 
 import math
@@ -20,7 +20,8 @@ from pynative.tape.autograd import Moved
 
 def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
     """q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [u s, b, n/u, d], [u s, b, g'/u, d], [u s, b, g'/u, e], the
-    ranks' shards in order; s is the length of a shard, u the number of ranks. A group of one returns q, k and v.
+    ranks' shards in order; s is the length of a shard, u the number of ranks, n query heads, g key/value heads, d and e
+    sizes of heads. A group of one returns q, k and v.
 
     g' = lcm(g, u): where g is no multiple of u, each key/value head is repeated g'/g times, so that every rank has
     those of its query heads; the copies' gradients are added up. u must divide n.
@@ -45,7 +46,7 @@ def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Te
 
 def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
     """x [u s, b, n/u * e], this rank's n/u heads of the shards of all u ranks -> [s, b, n * e], all heads of its own
-    shard: the reverse of `sequence_to_heads`, for attention's output.
+    shard: the reverse of `sequence_to_heads`, for attention's output with e channels a head.
 
     Messages of one call: one all-to-all forward and one backward, of s b n e elements a rank each, of which a rank
     keeps 1/u.
@@ -71,8 +72,8 @@ def context_parallel_attention(
     rule: AttentionRule,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """`kernels.attention` over the whole sequence, for this rank's shard of it: q [s, b, n, d], k [s, b, g, d] and
-    v [s, b, g, e] -> [s, b, n * e].
+    """`kernels.attention` over the whole sequence, for this rank's shard of it: q [s, b, n, d], k [s, b, g, d] and v
+    [s, b, g, e] -> [s, b, n * e]; s the length of a shard, n heads, g key/value groups, d and e sizes of heads.
 
     The rule's mask, bool [b or 1, 1, rows, whole sequence], first keys, int32 [b, rows], and chosen keys, [b, rows, k],
     have a row for each query that attends on this rank (`ContextShard.queries`); its head_offset is the number of the

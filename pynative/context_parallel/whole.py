@@ -26,7 +26,8 @@ def _reordered(x: Tensor, places: Array) -> Tensor:
 
 def whole_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
     """x [s/c, ...], a shard of one of c ranks -> [s, ...], in the sequence's order on every rank. The backward sums the
-    ranks' gradients and gives each its shard. On the tape; one all-gather forward and one reduce-scatter backward."""
+    ranks' gradients and gives each its shard. On the tape; one all-gather forward and one reduce-scatter backward. A
+    group of one returns x."""
     if group.size == 1:
         return x
     order, places = _orders(layout, len(x) * group.size)

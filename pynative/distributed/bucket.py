@@ -20,7 +20,7 @@ from pynative.step_position import get_step_position
 
 @dataclass(frozen=True)
 class Transfer:
-    """A planned collective over fixed memory, started again in every step."""
+    """A planned collective over fixed memory, started again in every step. given: the memory that it sends."""
 
     collective: Callable[..., Handle]
     """The group's method that starts the collective."""

@@ -1,7 +1,5 @@
 """Megatron's wrapper of a model, which reduces gradients when its caller says so, for scripts with a loop of their own.
-
-The training loop needs no wrapper: its step reduces the buffers of whatever model it is given, of a wrapped one too.
-"""
+`pretrain` and `TrainOneStepCell` need no wrapper."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -185,8 +183,9 @@ class DistributedDataParallel(nn.Cell):
         the distributed optimizer only in the part that this rank owns. It acts once after each `zero_grad_buffer`, and
         not within `no_sync`.
 
-        Gradients that are also summed over other ranks (partial ones, a tied embedding's) are complete when the last of
-        the chunks was reduced. Raises NonFiniteGradients where that is checked, ValueError with ZeRO stage 2 or 3.
+        Gradients that are also summed over other ranks (partial ones, those of an embedding that two stages hold) are
+        complete when the last of the chunks was reduced. Raises NonFiniteGradients where that is checked, ValueError
+        with ZeRO stage 2 or 3.
         """
         if not self._is_synchronised:
             return

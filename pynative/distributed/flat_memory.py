@@ -111,7 +111,8 @@ SomeMemory = FlatMemory | SplitMemory
 
 
 class Slots:
-    """The memory of a buffer's slots, as planned; `memory` is None for a plan without slots."""
+    """The memory of a buffer's slots, in which its buckets lie in turns, as planned; `memory` is None for a plan
+    without slots."""
 
     def __init__(self, plan: SlotPlan, dtype: str) -> None:
         self.plan = plan

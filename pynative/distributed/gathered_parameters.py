@@ -25,7 +25,8 @@ a script computes from it and assigns can be told from it, too."""
 
 
 class WeightSlot:
-    """A slot's memory, and the bucket whose weights are in it or on their way there; None: the slot is empty."""
+    """A slot's memory, in which buckets of weights lie in turns, and the bucket that is in it or on its way there;
+    None: the slot is empty."""
 
     def __init__(self, memory: Tensor) -> None:
         self.memory = memory

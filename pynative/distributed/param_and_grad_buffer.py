@@ -121,7 +121,7 @@ def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> So
 
 class ParamAndGradBuffers:
     """All flat buffers of a model, one for each parameter type, gradient type and group of replicas. Raises ValueError
-    for a parameter of which --zero-stage 3 of an earlier optimizer keeps only a part.
+    for a parameter of which --zero-stage 3 of an earlier optimizer keeps only a part, and as `plan_buffers`.
 
     Args:
         keys: one for each parameter; no bucket has parameters with different keys. None: those that the configuration's
@@ -227,7 +227,8 @@ class ParamAndGradBuffers:
     @classmethod
     def of(cls, parameters: Iterable[Parameter], gradient: GradientConfig) -> "ParamAndGradBuffers":
         """The buffers that these parameters are in; if none is in any, they are made by the configuration's section
-        `gradient`. Raises ValueError if only some are in the buffers, or others are in them, too."""
+        `gradient`. Raises ValueError if only some are in the buffers, or others are in them, too; where they are made,
+        as the class."""
         parameters = list(parameters)
         found = {id(buffers): buffers for buffers in (parameter.meta.buffers() for parameter in parameters) if buffers}
         if not found:
@@ -273,9 +274,9 @@ class ParamAndGradBuffers:
 
     def reduce_gradients(self) -> None:
         """Make the gradients that this rank owns the sum over all ranks: over the data-parallel replicas, then partial
-        ones over their tensor-parallel or expert-tensor-parallel group, and a tied embedding's over the first and last
-        stage. Sums that were started before are only finished. Raises NonFiniteGradients where a bucket is
-        checked."""
+        ones over their tensor-parallel or expert-tensor-parallel group, and those of an embedding that the first and
+        the last stage hold over these. Sums that were started before are only finished. Raises NonFiniteGradients where
+        a bucket is checked."""
         for bucket in self.buckets:
             bucket.start_grad_sync()
         for bucket in self.buckets:
@@ -285,8 +286,8 @@ class ParamAndGradBuffers:
         self.reduce_over_others()
 
     def reduce_over_others(self) -> None:
-        """Sum gradients over ranks other than the replicas (partial ones, a tied embedding's), once all buckets are
-        summed."""
+        """Sum gradients over ranks other than the replicas (partial ones, those of an embedding that two stages hold),
+        once all buckets are summed."""
         for one in self._other_sums:
             one.start().wait()
 

@@ -25,8 +25,8 @@ from pynative.tape.layer_events import LayerEvents, after_weight_gradients
 
 
 class Cells:
-    """The observed cells of the chunks that the given parameters belong to, numbered from 0 in the order of the
-    model."""
+    """The cells, such as layers, that `LayerEvents` observes in the chunks that the given parameters belong to,
+    numbered from 0 in the order of the model."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         found = (parameter.meta.layer_events for parameter in parameters)

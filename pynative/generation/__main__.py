@@ -11,10 +11,10 @@ from pynative.generation.options import asked_of, configured, ends_of, parse, pr
 
 
 def run(argv: list[str] | None, program: str | None = None) -> None:
-    """Print the continuations of the prompts that the command line gives, that of --prompt behind the prompt itself,
-    without --chat and --json; with --chat and no prompt hold a chat. program: the command's name in its help; None:
-    that of `generate`. Raises ValueError for wrong options, most of them before MindSpore is imported; for some the
-    parser exits with 2."""
+    """Print the continuations of the prompts that the command line gives, that of --prompt behind the prompt itself
+    unless --chat or --json is given; with --chat and no prompt hold a chat. program: the command's name in its help;
+    None: that of `generate`. Raises ValueError for wrong options, most of them before MindSpore is imported; for some
+    the parser exits with 2."""
     options = parse(argv, program)
     prompts, asked = prompts_of(options), asked_of(options, frozenset())
     config = configured(options)
@@ -38,8 +38,8 @@ def run(argv: list[str] | None, program: str | None = None) -> None:
 
 
 def main(argv: list[str] | None = None, program: str | None = None) -> None:
-    """Run the command `generate`; on a wrong option or a file that cannot be read exit with one line and code 1, or 2
-    where the parser finds it."""
+    """Run the command `generate`; on a wrong option or a file that cannot be read exit with the error on stderr and
+    code 1, or 2 where the parser finds it."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output is for the texts only
     try:
         with ends_quietly():

@@ -73,8 +73,8 @@ def _chat(options: Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
 
 
 def main(argv: list[str] | None = None, called: str | None = None) -> None:
-    """Run the command `evaluate`; on a wrong option or a file that cannot be read exit with one line and code 1, or 2
-    where the parser finds it."""
+    """Run the command `evaluate`; on a wrong option or a file that cannot be read exit with the error on stderr and
+    code 1, or 2 where the parser finds it."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output is for the result only
     options = parse(argv, called)
     try:

@@ -17,8 +17,8 @@ from pynative.generation.texts import Text, generate_texts
 
 @dataclass(frozen=True)
 class Given:
-    """A model's result on one question of the file: the answer's loss, and what it generated. `line` is the question's,
-    from 1."""
+    """A model's result on one question of the file: the mean loss of the given answer's `tokens` tokens, whether the
+    model's greedy continuation is that answer, and the text of the continuation. `line` is the question's, from 1."""
 
     line: int
     loss: float

@@ -114,8 +114,9 @@ def generate_texts(
     is_over: IsOver = lambda text: False,
     record: RoutingRecord | None = None,
 ) -> list[Text]:
-    """Continue prompts of any lengths as one batch. No continuation depends on the other prompts, except under
-    rotary scaling of type longrope, whose frequencies follow the longest text.
+    """Continue prompts of any lengths as one batch. A continuation does not depend on the other prompts' tokens, except
+    under rotary scaling of type longrope, whose frequencies follow the longest text; random draws depend on the seed
+    and on a prompt's place in the batch.
 
     The model is a GPTModel, or this rank's stage of one, and sees the last --seq-length tokens. Ranks that compute
     together call this with the same arguments and get the same: those of one tensor- and pipeline-parallel copy of the

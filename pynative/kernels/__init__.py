@@ -1,10 +1,10 @@
 # ruff: noqa: F403 - the names are what the engine calls as `kernels.linear_forward(...)`.
 """Kernels: the operators that a GPT model is made of, one name each, several implementations.
 
-`host` computes with numpy inside `autograd.Function` (the default on a CPU), `ops` with MindSpore operators, `ascend`
-with an Ascend's fused ones in front of `ops`. `use` selects for the whole process, like a device: it is a property of
-the hardware, not of a model. `contract` says what an operator is, `selection.py` which function
-serves it.
+`host` computes with oneDNN or numpy inside `autograd.Function` (the default on a CPU), `ops` with MindSpore operators;
+on an Ascend the fused ones of `ascend` go before those of `ops`. `use` selects for the whole process, like a device: it
+is a property of the hardware, not of a model. `contract` says what an operator is, `selection.py` which function serves
+it.
 
 `kernels.linear_forward` is the selected implementation itself: a call costs what a call of a function costs. Names are
 therefore looked up in this module when they are called; `from pynative.kernels import linear_forward` would keep one

@@ -81,7 +81,8 @@ class MoELayer(nn.Cell):
         self.overlaps_shared = config.moe_config.moe_shared_expert_overlap
 
     def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], None: no bias is left to be added). tokens: the tokens' ids, for `TopKRouter`."""
+        """[s, b, h] -> ([s, b, h], None: no bias is left to be added); with sequence parallelism s is this rank's part
+        of the sequence. tokens: the ids of all tensor-parallel ranks' tokens, for `TopKRouter`."""
         length, parts = hidden_states.shape[0], self.token_dispatcher.parts
         if length % parts:  # generation has sequences of any length
             rows = np.arange(length + -length % parts)

@@ -24,8 +24,8 @@ from pynative.local import Local
 class RoutingRecord:
     """The experts that each token of some texts went to when it was first computed.
 
-    It is filled by `generate_texts(..., record=RoutingRecord(model.config))`. Tokens that were not computed, and before
-    `whole` other stages' layers, have -1.
+    It is filled by `generate_texts(..., record=RoutingRecord(model.config))`. Tokens that were not computed, layers
+    whose experts a table (hash layers) or SparseMixer gives, and before `whole` other stages' layers, have -1.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -40,7 +40,7 @@ class Eltwise(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """Post operation: a result combined with another array, which may be broadcast. In a call it is given after the
+    """Post operation: a result combined with another array, which may be broadcast. A call gives that array after the
     primitive's own arrays."""
 
     algorithm: Algorithm

@@ -31,9 +31,8 @@ States = Mapping[str, SomeMemory]
 
 
 class FlatOptimizer:
-    """The optimizer's states of what this rank owns of the buffers, and its update: an elementwise rule makes one sweep
-    (`Sweep`) over each run of a buffer whose parameters are treated alike, Muon updates each matrix as a whole
-    (`MuonMatrix`).
+    """The optimizer's states of what this rank owns of the buffers, and its update: an elementwise rule updates each
+    run of a buffer whose parameters are treated alike at once (a `Sweep`), Muon each matrix as a whole (`MuonMatrix`).
 
     The float32 copies of 16-bit parameters are state too: the model's values are these, rounded, after every step.
     grad_scaler: kept for the training step, which uses it. offload: which states lie in host memory or in files; None:

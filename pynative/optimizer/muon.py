@@ -117,10 +117,11 @@ def _scaled(x: Tensor, config: MuonConfig, cut: CutMatrix | None) -> Tensor:
 
 @dataclass(frozen=True)
 class MuonMatrix:
-    """The update of one matrix, of which this rank owns all, a run of elements, or nothing.
+    """The update of one matrix, of which this rank owns all, a run of elements, or nothing: `owned`, with its memory in
+    `sweep`, both None for nothing.
 
-    A run cannot be orthogonalised by itself: the ranks that share the matrix out sum up their parts of the direction,
-    and each that owns something of it orthogonalises all of it.
+    A run cannot be orthogonalised by itself: the ranks that share the matrix out (the group `sharing`; None: it is
+    not shared out) sum up their parts of the direction, and each that owns something of it orthogonalises all of it.
     """
 
     entry: Entry

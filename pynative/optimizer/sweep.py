@@ -9,7 +9,8 @@ from parallel_core.optimizer import Treatment
 
 
 class Step(NamedTuple):
-    """The settings of one update of all parameters."""
+    """The settings of one update of all parameters: its number, from 1, learning rates and weight decay, and the factor
+    of the gradients."""
 
     number: int
     """The number of this update, from 1."""
@@ -29,7 +30,9 @@ class Step(NamedTuple):
 
 class Sweep(NamedTuple):
     """The vectors, of equal length, that one call of an update rule works on: of a run of a buffer that this rank owns
-    and whose parameters are treated alike."""
+    and whose parameters are treated alike. param: the float32 values that are updated, the parameters' own or copies of
+    16-bit ones; model_param: the 16-bit parameters, into which `param` is rounded, else None; moments: the rule's
+    states by name."""
 
     treatment: Treatment
     param: Tensor

@@ -1,4 +1,5 @@
-"""The arithmetic of each elementwise `UpdateRule`, which updates a sweep at once, and tables of the rules."""
+"""The arithmetic of each elementwise `UpdateRule`, which updates one `Sweep` (a run of a flat buffer, with its states)
+at once, and tables of the rules."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,10 @@ from pynative.optimizer.sweep import Step, Sweep
 
 
 def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Update a sweep by AdamW (Loshchilov and Hutter, 2019) or Adam (Kingma and Ba, 2015), with or without bias
-    correction, as the configuration says; epsilon, times the parameters' `rate_factor`, is added to the root. With PMA
-    the weights are then, every `pma_interleave_step` updates, taken into their average, which after `pma_fused_num`
-    times becomes the weights."""
+    """Update the weights and states of a `Sweep`, in place, by AdamW (Loshchilov and Hutter, 2019) or Adam (Kingma and
+    Ba, 2015), with or without bias correction, as the configuration says; epsilon, times the parameters' `rate_factor`,
+    is added to the root. With PMA the weights are then, every `pma_interleave_step` updates, taken into their average,
+    which after `pma_fused_num` times becomes the weights."""
     beta1, beta2 = config.adam.betas
     settings = AdamStep(
         learning_rate=step.learning_rate_of(sweep.treatment),
@@ -49,8 +50,8 @@ def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None
 
 
 def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Update a sweep by gradient descent, with momentum if the sweep has its state; weight decay is added to the
-    gradient."""
+    """Update the weights and states of a `Sweep`, in place, by gradient descent, with momentum if there is a state of
+    it; weight decay is added to the gradient."""
     momentum, learning_rate = config.sgd.sgd_momentum, step.learning_rate_of(sweep.treatment)
     decay = step.weight_decay_of(sweep.treatment)
 
@@ -63,7 +64,8 @@ def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
 
 
 def lion(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Update a sweep by Lion (Chen et al., 2023, algorithm 2), with decoupled weight decay."""
+    """Update the weights and states of a `Sweep`, in place, by Lion (Chen et al., 2023, algorithm 2), with decoupled
+    weight decay."""
     beta1, beta2 = config.lion.lion_beta1, config.lion.lion_beta2
     learning_rate = step.learning_rate_of(sweep.treatment)
     decay = 1 - learning_rate * step.weight_decay_of(sweep.treatment)

@@ -11,8 +11,8 @@ from pynative.pipeline_parallel.channel import pipeline_channel
 
 
 class P2PPrimitive:
-    """Exchanges of hidden states [s, b, h], forward, and of their gradients, backward; all messages of a call are
-    posted together.
+    """Exchanges of hidden states (their shape: `channel.hidden_states_shape`), forward, and of their gradients,
+    backward; all messages of a call are posted together.
 
     A stage without the neighbour (the first has no previous, the last no next) sends nothing and receives None.
 

@@ -24,7 +24,9 @@ from pynative.timers import Timers
 
 @dataclass(frozen=True)
 class Plan:
-    """The actions of one stage in a step, in order, and facts that follow from them."""
+    """The actions of one stage in a step, in order. sent: the computations whose result goes to another stage; stays: a
+    computation whose result stays -> the one that needs it; split: the backwards whose weight gradients are an action
+    of their own; completing: the last computation of each chunk."""
 
     actions: tuple[Action, ...]
     sent: frozenset[Compute]
@@ -67,9 +69,9 @@ def run(
     """Execute a plan on this stage.
 
     `compute(entry, received tensors)` returns a result for each computation of the entry: of a forward the hidden
-    states [s, b, h] for the next chunk, of a backward the gradient for the chunk before; None where there is nothing to
-    hand on. An arriving tensor is waited for when the action that needs it runs. channel: sends and receives the
-    tensors of each exchange. timers: measure computations and waits.
+    states for the next chunk, of a backward the gradient for the chunk before; where nothing is handed on any value. An
+    arriving tensor is waited for when the action that needs it runs. channel: sends and receives the tensors of each
+    exchange. timers: measure computations and waits.
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}

@@ -22,8 +22,8 @@ from pynative.tape.turns import Computation, Turns
 
 @dataclass(frozen=True)
 class MicroBatchLoss:
-    """The loss of a micro-batch, still on the device until `read` at the end of the step, and its weight in the batch's
-    mean."""
+    """The loss of a micro-batch, a scalar still on the device until `read` at the end of the step, and its weight in
+    the batch's mean. report: returns (sum, count) where something else than the loss is to be reported, else None."""
 
     loss: Tensor
     """A scalar, from which the backward pass starts."""
@@ -44,7 +44,9 @@ LossOf = Callable[[Tensor], MicroBatchLoss]
 
 
 class ForwardStep(Protocol):
-    """The forward of a chunk on a micro-batch of a step's data: of the training loop, or of a script's function."""
+    """The forward of a chunk on a micro-batch of a step's data: of the training loop, or of a script's function. draws:
+    the number of items that a step takes from its data iterator; is_of_a_script: whether a function of the script draws
+    them."""
 
     draws: int
     """The number of items that a step takes from its data iterator."""

@@ -29,7 +29,9 @@ LOSS_TIMER = "loss-reduce"
 
 
 class GlobalLoss(NamedTuple):
-    """The loss and figures of a global batch, the same on every rank."""
+    """The loss and figures of a global batch, the same on every rank: the sum of what micro-batches report and its
+    divisor `weight` (tokens, or micro-batches where a script reports their means), the number of tokens that count, and
+    the figures that cells reported, by name."""
 
     total: float
     """The sum of what the micro-batches of all replicas report."""

@@ -21,7 +21,8 @@ _CONTEXT_AT_IMPORT = ms.get_context("device_target")
 
 
 class Choice(NamedTuple):
-    """The device that a process computes on, "CPU" or "Ascend"."""
+    """The device that a process computes on, "CPU" or "Ascend". notice: a line for the log where one might expect
+    another device, else None."""
 
     target: str
     notice: str | None = None
@@ -35,7 +36,8 @@ def choose(asked: str | None) -> Choice:
 
     msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; it takes an
     Ascend if the host has one, else the CPU. So on a host with an Ascend a script that sets the CPU needs the flag,
-    too. Raises ValueError where script and flag contradict each other.
+    too. Raises ValueError, not in the scheduler, where the script set a device that is neither the flag's nor
+    MindSpore's own choice at import.
     """
     if collectives.is_scheduler():
         return Choice(asked or ("Ascend" if has_ascend() else "CPU"))

@@ -1,4 +1,4 @@
-"""No rank outlives its launcher: when msrun ends, however it ends, so do the ranks that it started.
+"""Ranks end with their launcher: when msrun ends, however it ends, so do the ranks that it started.
 
 msrun gives every rank a session of its own, so that nothing that ends msrun reaches them: not SIGHUP of a closed
 terminal, not SIGTERM, not SIGKILL. Each rank therefore watches msrun, also across shells that stand between. An

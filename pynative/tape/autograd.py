@@ -1,7 +1,7 @@
 """The tape: record a forward now, ask for its backward later.
 
-MindSpore's PyNative tape is private. This is the one file that names it, so that the day it moves, or a device
-needs the public `GradOperation` instead, one file changes.
+MindSpore's PyNative tape is private; this file wraps it, so that the day it moves, or a device needs the public
+`GradOperation` instead, the callers stay.
 
 Where a parameter's gradient goes
 ---------------------------------
@@ -101,8 +101,8 @@ def recording(enabled: bool = True) -> Iterator[None]:
 
 
 class Switches(NamedTuple):
-    """The tape settings and the values of every `pynative.local.Local` of the process. Of two computations that take
-    turns, each has its own."""
+    """The tape's two settings, which must both be true for operators to be recorded, and the values of every
+    `pynative.local.Local` of the process. Of two computations that take turns, each has its own."""
 
     records: bool
     is_enabled: bool

@@ -33,7 +33,8 @@ def running_thread() -> int | None:
 
 @dataclass
 class Computation:
-    """One of two computations that take turns: `run` computes its result."""
+    """One of two computations that take turns: `run` computes its result, `before_giving_way` is called each time it
+    gives way, before the other one runs."""
 
     run: Callable[[], Any]
     before_giving_way: Callable[[], None] = lambda: None
@@ -61,7 +62,7 @@ class Turns:
 
     @property
     def thread(self) -> int | None:
-        """The identifier of the thread of the computation whose turn it is."""
+        """The identifier of the thread of the computation whose turn it is; only while `run` is under way."""
         return self._threads[self._running]
 
     def pass_on(self) -> None:

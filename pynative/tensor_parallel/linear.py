@@ -57,9 +57,9 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
 def linear_with_grad_accumulation_and_async_allreduce(
     x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, products: Products = PLAIN
 ) -> Tensor:
-    """x W^T + bias [..., o], from x [..., i] as it lies outside of `boundary`, weight [o, i] and bias [o] or None;
-    the result stays inside the region. products: the three products as they are to be computed, such
-    as with operands rounded to 8 bits."""
+    """x W^T + bias, which stays inside the region (last axis o), from x as it lies outside of `boundary` (last axis i),
+    weight [o, i] and bias [o] or None. products: the three products as they are to be computed, such as with operands
+    rounded to 8 bits."""
     return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary, products)
 
 
@@ -120,8 +120,8 @@ class AdapterOfLinear(nn.Cell):
     def construct(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary, products: Products
     ) -> Tensor:
-        """x [s, b, i] as it lies outside of `boundary` -> the linear's product [s, b, o] with the adapter's added.
-        within: the boundary that gives the positions of x inside the region, for dropout."""
+        """x as it lies outside of `boundary` (last axis i) -> the linear's product inside of the region [s, b, o], with
+        the adapter's added. within: the boundary that gives the positions of x inside the region, for dropout."""
         drop = self._drop(within) if self.training and self.dropout else _keep
         return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop, products)
 

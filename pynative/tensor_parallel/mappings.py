@@ -123,7 +123,8 @@ def reduce_scatter_last_dim_to_tensor_parallel_region(x: Tensor, group: Group) -
 
 @dataclass(frozen=True)
 class Boundary:
-    """The edge of a tensor-parallel region: the layout of hidden states outside, and the two moves that cross the edge.
+    """The edge of a tensor-parallel region: the layout of hidden states outside (`sequence`, and this rank's place in
+    the context-parallel group), and the two moves that cross the edge.
 
     `enter` makes the whole input of a region from what lies outside, `leave` makes what lies outside from the ranks'
     addends of a sum. They are conjugate: the gradient of an input leaves, the gradient of an output enters.

@@ -48,7 +48,8 @@ cut, the third for those inside experts. All differ between micro-batches and pi
 
 
 class States(NamedTuple):
-    """The states of a tracer, to be given to `set_states` before a forward that is to be repeated."""
+    """The states of a tracer, to be given to `set_states` before a forward that is to be repeated: the step position,
+    and the number of keys drawn there by stream."""
 
     position: StepPosition
     drawn: dict[str, int]

@@ -250,8 +250,8 @@ def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any
 
 
 def keep_collectives(cell: Any) -> None:
-    """Have those linears of a cell that `recomputed.kept_collectives` names keep the results of their collectives, so
-    that a second run sends nothing."""
+    """Have those linears among a cell's attributes that `recomputed.kept_collectives` names keep the results of their
+    collectives, so that a second run sends nothing. Names with a dot, of linears further inside, are passed over."""
     for name in (path for path in cell.recomputed.kept_collectives if "." not in path):
         linear = getattr(cell, name)
         linear.boundary = linear.boundary.keeping()

@@ -43,7 +43,8 @@ def build_pretraining_data_loader(
     An item is a dict of arrays whose rows are its micro-batches, one after the other. config: by default the one that
     `set_parallel_context` was given. draws: the number of items that make a step: 1, or for Megatron's
     forward_step_func, which draws single micro-batches, that of the micro-batches. With 1, training steps grow as
-    --rampup-batch-size says, and those of an evaluation (is_training False) have a size of their own.
+    --rampup-batch-size says, and those of an evaluation (is_training False) have a size of their own. Raises ValueError
+    as `build_step_loader`.
     """
     config = config or parallel_state.get_config()
     data, unit = config.dataset_config, micro_batch_of_all(config)
@@ -119,7 +120,8 @@ def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator[Any]:
 @dataclass
 class RunData:
     """A run's iterators over training and validation data on this rank; None where this rank neither draws items nor is
-    sent any: there are none, or a script's function broadcasts them."""
+    sent any: there are none, or a script's function broadcasts them. is_evaluated: whether any rank has validation
+    data; samples_per_epoch: None if unknown."""
 
     train: Iterator[Any] | None
     valid: Iterator[Any] | None

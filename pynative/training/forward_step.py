@@ -73,8 +73,9 @@ class BatchedForwardStep:
         return np.split(entry.sequences, self.batch.micro_batches) if isinstance(entry, BatchEntry) else []
 
     def described(self, micro_batch: int, row: int) -> str:
-        """The sample and documents of a micro-batch's row, as the loader's item describes them; "" unless the item is
-        our own loader's and has that row."""
+        """The sample and documents of a micro-batch's row, as the item that was drawn last describes them (a stage that
+        draws no more keeps its first); "" with get_batch_func, for an item that is not our own loader's, and for a row
+        beyond its end."""
         number = micro_batch * self._rows + row
         item = self._item
         return item.described(number) if isinstance(item, StepItem) and number < len(item.samples) else ""

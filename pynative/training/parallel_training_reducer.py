@@ -40,16 +40,17 @@ class ParallelTrainingReducer:
                 grads[i] = parallel_state.get_group(spec.partial_over).all_reduce(grads[i])
 
     def inplace_reduce_shared_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace a tied embedding's gradient in the list by its sum over the first and last stage; the others stay.
-        params: ignored."""
+        """Replace the gradient in the list of an embedding of which the first and the last stage have a copy (a tied
+        one, or one that multi-token prediction needs) by its sum over these stages; the others stay. params:
+        ignored."""
         for i, spec in enumerate(self._specs):
             if spec.shared_over is not None:
                 grads[i] = parallel_state.get_group(spec.shared_over).all_reduce(grads[i])
 
     def inplace_reduce_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Reduce the list's gradients over replicas, then partial ones, then a tied embedding's, as the methods
-        `inplace_reduce_dp_grad`, `inplace_reduce_sp_grad` and `inplace_reduce_shared_grad` do in turn. Raises
-        ValueError unless there is one gradient for each parameter. params: ignored."""
+        """Reduce the list's gradients over replicas, then partial ones, then that of an embedding that two stages
+        share, as the methods `inplace_reduce_dp_grad`, `inplace_reduce_sp_grad` and `inplace_reduce_shared_grad` do in
+        turn. Raises ValueError unless there is one gradient for each parameter. params: ignored."""
         self.inplace_reduce_dp_grad(grads)
         self.inplace_reduce_sp_grad(grads)
         self.inplace_reduce_shared_grad(grads)

@@ -1,5 +1,5 @@
-"""Rounding of the weights of all layers' parallel linears and experts, with an adapter or not, to values of 4 bits,
-once before adapters are trained ("QLoRA", Dettmers et al., 2023); they keep their type."""
+"""Rounding of the weights of column- and row-parallel linears and of experts, with an adapter or not, to values of 4
+bits, once before adapters are trained ("QLoRA", Dettmers et al., 2023); they keep their type."""
 
 import mindspore as ms
 from mindspore import nn

@@ -1,5 +1,5 @@
 """--rerun-mode: a step whose result cannot be right is computed again, on the same data, to find out whether and where
-it repeats."""
+it repeats; with report_stats every step is."""
 
 import math
 from collections.abc import Callable

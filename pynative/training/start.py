@@ -1,4 +1,4 @@
-"""The lines at a run's start, about model and data as they are."""
+"""The lines that a run logs at its start, about its model, data and first step."""
 
 from pathlib import Path
 

@@ -32,7 +32,9 @@ from pynative.transformer.qk_clip import QueryKeyClip
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of a training step; the same on every rank."""
+    """The result of a training step; the same on every rank. loss, gradient_norm: of the global batch, the norm before
+    clipping; learning_rate, weight_decay: of this update, also of a skipped one; is_finite: whether the norm is finite,
+    without a loss scaler the loss as well; skipped: whether nothing was updated; figures: those that cells reported."""
 
     loss: float
     """The global batch's loss before the update: the mean over the tokens that count, or over the micro-batches if a

@@ -69,7 +69,7 @@ def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConf
     iterations, samples or epochs among them replaces whichever of these the configuration has.
 
     samples: the number of samples of an epoch. Raises `ConfigError` for values that do not fit each other, ValueError
-    if `config` was changed since it was built.
+    if `config` was changed since it was built, or does not know from which values that was.
     """
     if not config.given or build(config.given) != config:
         raise ValueError(

@@ -32,8 +32,8 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
 
     After this an uncaught error of one rank ends all of them, its traceback first; in an interactive session the
     process stays. msrun's scheduler process, which has nothing to do on a CPU, exits here. Raises ValueError if the
-    launcher started another number of processes than the configuration's, or this host does not have the device
-    (`device.check_available`).
+    launcher started another number of processes than the configuration's, if script and flag contradict each other
+    about the device (`device.choose`), or if this host cannot use it (`device.check_available`).
     """
     config = parallel_config
     target, choice_notice = device.choose(config.device_target)

@@ -32,8 +32,9 @@ def of_block(chosen: Tensor | None, ulysses_group: Group) -> Tensor | None:
 
 
 class SharedChoices:
-    """The choices that a chunk receives with its hidden states and sends with them. Choices have no gradient: the
-    backward appends zeros in their place to the gradient of the hidden states."""
+    """The choice of keys by sparse attention that a chunk receives with its hidden states, and the one that it sends
+    with them. A choice has no gradient: the backward appends zeros in its place to the gradient of the hidden
+    states."""
 
     def __init__(self, config: ModelConfig, block: blocks.Decoder) -> None:
         self.width, self.boundary = config.residual_width, Boundary.of(config)
@@ -41,8 +42,8 @@ class SharedChoices:
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
 
     def received(self, both: Tensor) -> tuple[Tensor, Choices]:
-        """A received message [s/t, b, h + 2 k] -> (hidden states [s/t, b, h], the choices that the chunk begins with).
-        If the chunk receives no choice: `both` as it is, and {}."""
+        """A received message [s/t, b, h + 2 k] (without sequence parallelism [s, b, h + 2 k]) -> (its hidden states,
+        the choices that the chunk begins with). If the chunk receives no choice: `both` as it is, and {}."""
         if self._received is None:
             return both, {}
         widths = (self.width, self._received.channels)
@@ -61,8 +62,8 @@ class SharedChoices:
         return hidden_states, {self._received.layer: chosen}
 
     def sent(self, hidden_states: Tensor, choices: Choices) -> Tensor:
-        """The message [s/t, b, h + 2 k] of hidden states and the choice that the next chunk begins with; the hidden
-        states alone if the next chunk needs no choice."""
+        """The message [s/t, b, h + 2 k] (without sequence parallelism [s, b, h + 2 k]) of hidden states and the choice
+        that the next chunk begins with; the hidden states alone if the next chunk needs no choice."""
         if self._sent is None:
             return hidden_states
         chosen = choices[self._sent.layer]

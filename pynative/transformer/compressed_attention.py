@@ -157,8 +157,8 @@ class CompressedAttention(nn.Cell):
     def construct(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, document_starts: Array | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added or None). Raises ValueError for a mask or document
-        starts."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias still to be added or None).
+        Raises ValueError for a mask or document starts."""
         if attention_mask is not None or document_starts is not None:
             raise ValueError("compressed attention knows the causal order alone: leave masks and document starts out")
         hidden_states, latent, key = self._projected(hidden_states)

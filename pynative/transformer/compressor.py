@@ -62,8 +62,8 @@ class Compressor(nn.Cell):
         self.norm = norm_cell(block.norm, config)
 
     def construct(self, for_values: Tensor, for_gates: Tensor) -> Tensor | None:
-        """Hidden states [s, b, h] (given twice, forked), as they lie outside of the tensor-parallel region -> entries
-        [C, b, 1, d] of the whole sequence; None where no window is complete."""
+        """Hidden states [s, b, h], with sequence parallelism this rank's shard of them (given twice, as forked for two
+        uses) -> entries [C, b, 1, d] of the whole sequence; None where no window is complete."""
         values, gates = self._whole(self.wkv(for_values)[0]), self._whole(self.wgate(for_gates)[0])
         cache = key_value_cache.current()
         if cache is not None:
@@ -80,7 +80,8 @@ class Compressor(nn.Cell):
 
 
 class Indexed(NamedTuple):
-    """The tensors of which an indexer's scores of entries are computed."""
+    """The tensors of which an indexer's scores of entries are computed: queries [s, b, j, e], keys [C, b, e], one for
+    each entry, weights of the heads [s, b, j]."""
 
     query: Tensor
     """Queries [s, b, j, e]."""
@@ -105,8 +106,8 @@ class EntryIndexer(nn.Cell):
         self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed | None:
-        """Hidden states [s, b, h] and query latents, both detached, as they lie outside of the tensor-parallel region
-        -> the tensors of the scores; None: there is no entry."""
+        """Hidden states [s, b, h] and query latents, with sequence parallelism this rank's shards of them, both
+        detached -> the tensors of the scores; None: there is no entry."""
         keys = self.compressor(hidden_states, hidden_states)
         if keys is None:
             return None

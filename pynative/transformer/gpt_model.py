@@ -23,7 +23,8 @@ class GPTModel(Module):
         parallel_output: leave the logits that a call without labels returns cut over the vocabulary.
         pre_process, post_process: whether this is the first stage, and whether it is the last.
         eod: the end-of-document token, from which positions and document starts are made (EosMask) in every call
-            without position_ids, and in every call without attention_mask and document_starts; None: they never are.
+            without position_ids, and in every call without attention_mask and document_starts; they then take the place
+            of those given, and of a mask. None: they never are.
         reset_position_ids: positions that are made so count from 0 in every document.
     """
 
@@ -83,10 +84,10 @@ class GPTModel(Module):
     ) -> Tensor:
         """tokens, position_ids, labels, loss_mask [b, s] -> the loss of the next tokens, a scalar, whose backward in
         training is also that of multi-token prediction's losses, if any; without labels logits [b, s, v/t] ([b, s, v]
-        without parallel_output); earlier stages: hidden states [s, b, h].
+        without parallel_output); earlier stages: hidden states [s, b, h], with sequence parallelism [s/t, b, h].
         attention_mask, document_starts: of the queries that attend on this rank (`ContextShard.queries`), bool [b, 1,
         s, s], True where a score is left out (None: causal), and int32 [b, s], the first position of each query's
-        document. routed_experts, int [b, s, L, k]: given choices, the k experts of each token in each of the L layers
+        document. routed_experts, int [b, s, L, k]: given choices, a token's k experts in each of the decoder's L layers
         that have experts; -1: the router chooses. ValueError for retriever_*, tokentype_ids, inference_params.
         """
         check_unused(

@@ -1,4 +1,5 @@
-"""The table from a sublayer's block to its cell: a new kind is registered here, and in `parallel_core.blocks.kinds`.
+"""The table from the blocks of a layer to their cells: mixers, feed-forward blocks, norms, connections. A new kind is
+registered here, and in `parallel_core.blocks.kinds`.
 
 A cell is made from (block, LayerSettings). The cell of a mixer takes (hidden states, attention mask, document starts,
 what layers share); that of a feed-forward block takes hidden states, and the tokens' ids if it reads them. Both return

@@ -67,7 +67,8 @@ class TransformerLanguageModel(nn.Cell):
         self.further_output_layers = nn.CellList(own_heads)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Set the hidden states [s, b, h] that the previous stage sent, for the next call; None on the first stage."""
+        """Set the hidden states that the previous stage sent, in the form in which it returned them, for the next call;
+        None on the first stage."""
         self.decoder.set_input_tensor(input_tensor)
 
     def construct(
@@ -79,11 +80,11 @@ class TransformerLanguageModel(nn.Cell):
         routed_experts: Array | None = None,
         **unused: None,
     ) -> Tensor:
-        """Hidden states [s, b, h], which on the last stage `output_layer` turns to logits: on the first stage from
-        tokens and position_ids [b, s], later from those given to `set_input_tensor`.
+        """Hidden states [s, b, h] (with sequence parallelism [s/t, b, h]), which on the last stage `output_layer` turns
+        to logits: on the first stage from tokens and position_ids [b, s], later from those given to `set_input_tensor`.
 
         attention_mask: [b, 1, s, s] (True: left out), None for causal. document_starts: int32 [b, s], None for one
-        document. routed_experts: [b, s, L, k], given choices of experts in the L layers that have them, or None.
+        document. routed_experts: [b, s, L, k], choices for the decoder's L layers that have experts, or None.
         unused: arguments of Megatron's that must be None. Raises ValueError for one that is not, for routed_experts
         without --moe-enable-routing-replay, and in training with that flag if there are no routed_experts.
         """

@@ -53,7 +53,7 @@ class ParallelTransformerLayer(Observable):
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
         """(The normed input of the branch, the residual that passes it by: the hidden states, or with
-        --apply-residual-connection-post-norm the normed ones)."""
+        --apply-residual-connection-post-layernorm the normed ones)."""
         if self.residual_after_norm:
             return kernels.fork(self.normed(hidden_states, branch.norm))
         inner, residual = kernels.fork(hidden_states)
@@ -86,9 +86,10 @@ class ParallelTransformerLayer(Observable):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> Tensor:
-        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. attention_mask: bool
-        [b, 1, s, s], True: left out; document_starts: int32 [b, s], the first position of each query's document;
-        shared: what layers share (choices of keys; keys and values), and the tokens' ids, if there are such."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> the same shape. attention_mask (bool [b, 1, s, s], True:
+        left out) and document_starts (int32 [b, s], the first position of each query's document) are of whole rows with
+        sequence parallelism, too. shared: what layers share (choices of keys; keys and values), and the tokens' ids, if
+        there are such."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:

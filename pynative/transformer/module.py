@@ -55,5 +55,6 @@ class Module(nn.Cell):
         return self.language_model.output_layer.weight
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Set the hidden states [s, b, h] that the previous stage sent, for the next call; None on the first stage."""
+        """Set the hidden states that the previous stage sent, in the form in which it returned them, for the next call;
+        None on the first stage."""
         self.language_model.set_input_tensor(input_tensor)

@@ -89,7 +89,7 @@ class MultiTokenPredictionLayer(nn.Cell):
 
 
 class MultiTokenPrediction(nn.Cell):
-    """All depths, each on the hidden states of the one before."""
+    """All depths: the first on the decoder's hidden states, each other on those of the depth before."""
 
     def __init__(
         self,
@@ -114,8 +114,9 @@ class MultiTokenPrediction(nn.Cell):
         embedding: Embedding | None,
         *masking: Tensor | Array | None,
     ) -> list[Tensor]:
-        """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]. embedding:
-        the model's; None if each depth has its own. masking: attention mask and document starts."""
+        """The decoder's hidden states [s, b, h] (with sequence parallelism [s/t, b, h]) and tokens [b, s] -> each
+        depth's hidden states, of the same shape. embedding: the model's; None if each depth has its own. masking:
+        attention mask and document starts."""
         states: list[Tensor] = []
         context = (*masking, {}) if self._shares else masking
         for depth, layer in enumerate(self.layers, 1):

@@ -55,7 +55,8 @@ class SequenceExchange:
         return features_to_sequence(x, self.group, self.layout)
 
     def share(self, parameter: Parameter, widths: Sequence[int]) -> Tensor:
-        """The rows of a parameter that belong to this rank's share of fused features of these widths; on the tape."""
+        """The rows of a parameter that belong to this rank's share of fused features of these widths; their gradient
+        reaches the parameter."""
         if self.group.size == 1:
             return parameter
         own, places = self._places(tuple(widths))
@@ -142,8 +143,8 @@ class RecurrentMixer(nn.Cell):
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). Raises ValueError for a mask or document
-        starts."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias [h] still to be added or
+        None). Raises ValueError for a mask or document starts."""
         check_no_mask(attention_mask, document_starts)
         rows, _ = run_part(self, "in_proj", self.in_proj, hidden_states)
         out = run_part(self, "mixing", self._mix, self._entered(rows))

@@ -32,8 +32,8 @@ class AttentionBesideStateSpace(ParallelAttention):
         self.weights = block.weights
 
     def construct(self, hidden_states: Tensor, *masking: Any) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], None: no bias is left to be added). masking: attention mask and document starts,
-        which must be None: the mixer raises ValueError."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, None: no bias is left to be added).
+        masking: attention mask and document starts, which must be None: the mixer raises ValueError."""
         for_attention, for_mixer = fork_made_again(hidden_states)
         attended, bias = super().construct(for_attention, *masking)
         mixed, _ = self.mixer(for_mixer, *masking)

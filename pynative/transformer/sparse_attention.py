@@ -45,7 +45,8 @@ from pynative.transformer.rope import angle_tables
 
 
 class Indexed(NamedTuple):
-    """The tensors of which an indexer's scores of keys are computed."""
+    """The tensors of which an indexer's scores of keys are computed: queries [s, b, j, c], keys [S, b, c] of the whole
+    sequence of S tokens, weights of the heads [s, b, j]."""
 
     query: Tensor
     """Queries [s, b, j, c]."""
@@ -76,9 +77,9 @@ class DSAIndexer(nn.Cell):
         self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed:
-        """Hidden states [s, b, h] and query latents [s, b, rank], as they lie outside of the tensor-parallel region ->
-        the tensors of the scores, as they lie inside of it, with keys of the whole sequence. No gradient goes back to
-        the arguments."""
+        """Hidden states [s, b, h] and query latents [s, b, rank], with sequence parallelism this rank's shards of them
+        -> the tensors of the scores, for the queries of all tensor-parallel ranks and with keys of the whole sequence.
+        No gradient goes back to the arguments."""
         hidden_states, query_latent = map(detached_made_again, (hidden_states, query_latent))
         queries = self._whole(self.linear_wq_b(query_latent)[0])
         keys = self._whole(self.k_norm(self.linear_wk(hidden_states)[0]))
@@ -128,9 +129,9 @@ class DSAttention(nn.Cell):
         choices: Choices | None = None,
     ) -> Tensor:
         """q, k [s, b, n/t, d] and v [s, b, n/t, e] -> [s, b, n/t x e], whose backward in training also gives the
-        indexer the gradient of its loss. hidden_states, query_latent: the indexer's inputs, as they lie outside of the
-        tensor-parallel region. choices: those that layers share, to which this layer may add its own. Raises ValueError
-        if it has no indexer and the choice that it needs is not among them."""
+        indexer the gradient of its loss. hidden_states, query_latent: the indexer's inputs, with sequence parallelism
+        this rank's shards of them. choices: those that layers share, to which this layer may add its own. Raises
+        ValueError if it has no indexer and the choice that it needs is not among them."""
         indexed = None if self.indexer is None else self.indexer(hidden_states, query_latent)
         chosen = None if indexed is None else self._chosen(indexed)
         seen = self._shared(choices) if indexed is None else of_block(chosen, self.ulysses_group)

@@ -52,8 +52,8 @@ class LayerStack(nn.Cell):
         self._share_keys = any(blocks_within(block, blocks.CrossLayerAttention))
 
     def construct(self, hidden_states: Tensor, *context: Any) -> Tensor:
-        """Apply the layers one after the other to hidden states [s, b, h]; runs of layers that are recomputed as a
-        whole keep only their input. context: further arguments of every layer."""
+        """Apply the layers one after the other to hidden states [s, b, h] (with sequence parallelism [s/t, b, h]); runs
+        of layers that are recomputed as a whole keep only their input. context: further arguments of every layer."""
         for layers, recomputed in self._groups:
             through = partial(_through, layers, self._share_keys)
             if recomputed:
@@ -105,8 +105,8 @@ class ParallelTransformer(nn.Cell):
         self.received_choice = block.received
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Set the hidden states [s, b, h] that the previous chunk sent; every chunk but the first uses them instead of
-        the argument."""
+        """Set the hidden states that the previous chunk sent, in the form in which it returned them; every chunk but
+        the first uses them instead of the argument."""
         self.input_tensor = input_tensor
 
     def construct(
@@ -116,8 +116,9 @@ class ParallelTransformer(nn.Cell):
         document_starts: Array | None = None,
         tokens: TokenIds | None = None,
     ) -> Tensor:
-        """[s, b, h] -> [s, b, h]. Between chunks the last axis is n h with n residual streams; channels of a shared
-        choice of keys, if there is one, come behind. tokens: the tokens' ids, for layers that read them."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> the same shape. Between chunks the last axis is n h with
+        n residual streams; channels of a shared choice of keys, if there is one, come behind. tokens: the tokens' ids,
+        for layers that read them."""
         if not self.pre_process:
             hidden_states = self.input_tensor
         elif self.streams > 1:

@@ -1,4 +1,4 @@
-"""The flags that act: those of the config's options, and further flags that fill them."""
+"""The flags of the config's options, and further flags that fill them."""
 
 from mapping.flags.with_option import dataset, model, moe, optimizer, parallel, training
 from mapping.flags.with_option.build import tables

@@ -18,7 +18,8 @@ Change = Mapping[str, Any]
 
 
 class Acting(NamedTuple):
-    """The facts about the flags of one section (and its inner sections) that the config does not have."""
+    """Additions to the flags that the options of one section (and its inner sections) make: changed fields of their
+    rows by flag (`own`), and further flags that fill the section's fields (`others`)."""
 
     own: Mapping[str, Change]
     """Flag of an option -> differences of its row: Megatron's default, notation, aliases."""
@@ -28,7 +29,8 @@ class Acting(NamedTuple):
 
 def row(option: Option, name: str) -> Flag:
     """The row of a flag `name` for an option, with the option's type, default and choices: a switch for a bool (one
-    that sets false, if the default is true), one or more values for a list, else one value."""
+    that sets false, if the default is true), one or more values for a list, else one value. It is ignored if the option
+    never does anything (`ALWAYS`)."""
     kind, base = _plain(option.type), {"target": option.path, "choices": option.field.metadata["choices"]}
     if option.path in ALWAYS:
         base |= {"status": IGNORED, "reason": ALWAYS[option.path]}
@@ -58,14 +60,14 @@ def changed(flag: Flag, change: Change) -> Flag:
 
 
 def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
-    """The row of a further flag for `field` (the end of its path), made of the field's option as by `row`; it has an
-    attribute of its own. change: as in `changed`."""
+    """The row of a further flag for `field` (the end of its path), made of the field's option as by `row`, with an
+    attribute of its own unless `change` has another. change: as in `changed`."""
     return changed(row(OPTIONS[path_of(field)], name), {"help": help, **change})
 
 
 def as_switch(name: str, help: str, **change: Any) -> dict[str, Change]:
-    """{name: change} for a flag that names its option's opposite: its argument has the flag's name, False by default
-    and True where it is given, and the option is derived from that."""
+    """{name: change} for a flag that is a switch: its argument has the flag's name, False by default and True where it
+    is given, and the option is derived from that."""
     return {name: {"dest": attribute(name), "default": False, "stores": True, "help": help, **change}}
 
 

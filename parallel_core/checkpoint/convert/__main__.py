@@ -1,8 +1,9 @@
 """`python -m mapping convert --input DIR --output DIR [--to native|hf|megatron]`.
 
-From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. The source is held
-against its checksums first. The target is read again before it gets its name, unless --no-verify is given: it must be
-the same network, bit by bit, and the engine must compute the same logits of a small prompt (--logits says when).
+From HuggingFace's, Megatron-LM's and our checkpoints to any of them; tensors are read when they are written. The source
+is held against its checksums first, where it has any. The target is read again before it gets its name, unless
+--no-verify is given: it must be the same network, bit by bit, and the engine must compute the same logits of a small
+prompt (--logits says when).
 """
 
 import argparse
@@ -27,8 +28,8 @@ from parallel_core.system.command_line import command_line, program
 
 
 def convert(options: argparse.Namespace) -> list[str]:
-    """Convert a checkpoint; lines that report it. options: as `parser` reads them. Raises ValueError, and leaves no
-    target, if something does not fit."""
+    """Convert a checkpoint; lines that report it. options: as `parser` reads them. Raises ValueError if something does
+    not fit, OSError if a file cannot be read or written; then no target is left."""
     wrong = list(findings(options))
     if wrong:
         raise ConfigError(wrong)

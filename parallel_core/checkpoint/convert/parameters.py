@@ -26,8 +26,8 @@ def check_parameters(model: Model, source: object) -> None:
 
 
 def check_counts(settings: Mapping[str, Any], parameters: int) -> None:
-    """Raise ValueError if the settings have more layers or experts than the source has parameters, before the network
-    is described."""
+    """Raise ValueError if the settings have more layers or experts than `parameters`, the number of parameters in the
+    source: to describe the network of such settings could take any time."""
     for path in _COUNTS:
         count = get(settings, path)
         if isinstance(count, int) and count > parameters:

@@ -33,8 +33,8 @@ class ConvertedReader(CheckpointReader):
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether the optimizer's states were read, so that a run can go on; with weights alone one begins anew, even
-        if no flag leaves the optimizer out."""
+        """Whether the optimizer's states were read, so that a run can go on with them. Without them a run that loads
+        this checkpoint begins the optimizer and its schedule anew."""
         return self.manifest.optimizer is not None
 
     @property
@@ -52,7 +52,7 @@ class ConvertedReader(CheckpointReader):
 
     def read(self, name: str, place: Place, out: Array) -> Array:
         """Write a rank's shard of a tensor into `out`, of the shard's shape, and return `out`. Padding that the
-        checkpoint lacks keeps the values it has in `out`."""
+        checkpoint lacks keeps the values it has in `out`. Raises KeyError for a name that the checkpoint lacks."""
         tensor = self._tensors[name]
         for box in place.boxes:
             copy = overlap(Box.whole(tensor.shape), box)

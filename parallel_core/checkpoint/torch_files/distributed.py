@@ -41,7 +41,7 @@ class _Stored:
 def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assembled]:
     """Key -> tensor, unread, of the tensors whose keys are wanted. Raises ValueError naming one of which a chunk is
     missing, there twice, too short or beyond the tensor; also for a file that `.metadata` names and that is missing,
-    too short or compressed."""
+    too short or compressed; KeyError for a type that is not known here."""
     path, metadata = plain_file(folder, METADATA), _metadata(folder)
     places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
     found = {}

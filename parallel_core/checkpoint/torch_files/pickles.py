@@ -1,8 +1,8 @@
 """A pickle read without running any of it.
 
 Unpickling calls what the pickle names. Here every name is answered by one of the few builders below, which only make
-values of what they are given, or by a stand-in that keeps its arguments; nothing is ever imported. So names that nobody
-knows are as harmless as known ones, and files of any version can be read.
+values of what they are given, by the name of a type, or by a stand-in that keeps its arguments; nothing is ever
+imported. So names that nobody knows are as harmless as known ones, and objects of any class can be read.
 """
 
 import io

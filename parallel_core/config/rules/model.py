@@ -157,8 +157,8 @@ def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
 
 
 def scores_can_be_clipped(config: Sections) -> Iterator[Finding]:
-    """Check --qk-clip and the log of largest scores: both need attention that tells its scores; --qk-clip goes with no
-    adapters, and with --qk-layernorm only in latent attention."""
+    """Check --qk-clip and the log of largest scores: neither goes with --compress-ratios or the attention variant dsa;
+    --qk-clip does not go with adapters, and with --qk-layernorm only in latent attention."""
     model, clip = config.model_config, config.model_config.qk_clip
     for name in (name for name in ("enabled", "log_largest") if getattr(clip, name)):
         for other, holds in (
@@ -229,7 +229,7 @@ def residual_weights_are_two(config: Sections) -> Iterator[Finding]:
 
 
 def linear_attention_fits(config: Sections) -> Iterator[Finding]:
-    """Check gated delta nets and lightning attention: layers that have them, heads, and no --reset-attention-mask."""
+    """Check gated delta nets and lightning attention: their layers and numbers of heads; no --reset-attention-mask."""
     model, sizes = config.model_config, config.model_config.linear_attention
     if not (model.has_delta_nets or model.has_lightning_attention):
         return

@@ -52,8 +52,8 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
 
 
 def pairs_are_possible(config: Sections) -> Iterator[Finding]:
-    """Check combined 1F1B, where a layer can be in a forward and in another micro-batch's backward at once: no option
-    may recompute, gather or offload layers as a whole."""
+    """Check combined 1F1B, where a layer can be in a forward and in another micro-batch's backward at once: it goes
+    without recomputation of whole layers, activations in host memory, and ZeRO stages 2 and 3."""
     parallel = config.parallel_config
     if parallel.pipeline_schedule == COMBINED and config.against_pairs:
         schedule = Setting("--pipeline-schedule", COMBINED)

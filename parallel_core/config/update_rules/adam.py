@@ -17,11 +17,11 @@ PMA_WEIGHT = "pma_weight"
 
 @dataclass(kw_only=True)
 class AdamConfig(Config):
-    """The update of --optimizer adam (Kingma and Ba, 2015; Loshchilov and Hutter, 2019).
+    """Options of the update of --optimizer adam (Kingma and Ba, 2015; Loshchilov and Hutter, 2019).
 
-    pma: MindFormers' PmaAdamW (Li et al., "Model Merging in Pre-training of Large Language Models", 2025). Every
-    --pma-interleave-step steps the weights are added to an average; after --pma-fused-num such additions the average
-    replaces the weights, and a new average begins.
+    pma: MindFormers' PmaAdamW (Li et al., "Model Merging in Pre-training of Large Language Models", 2025). With
+    --pma-fused-algo the weights are added to an average every --pma-interleave-step steps; after --pma-fused-num such
+    additions the average replaces the weights, and a new average begins.
     """
 
     betas: tuple[float, ...] = option("--adam-beta1", (0.9, 0.999))

@@ -8,7 +8,8 @@ from parallel_core.config.update_rules.rule import UpdateRule
 
 @dataclass(kw_only=True)
 class LionConfig(Config):
-    """The update of --optimizer lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023)."""
+    """Options of the update of --optimizer lion (Chen et al., "Symbolic Discovery of Optimization Algorithms",
+    2023)."""
 
     lion_beta1: float = option("--lion-beta1", 0.95, at_least=0, below=1)
     """Share of Lion's average of gradients in the direction of an update; the gradient has the rest."""

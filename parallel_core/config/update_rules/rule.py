@@ -1,4 +1,4 @@
-"""An optimizer as the plan sees it: its options, its states, the parameters that it updates."""
+"""An optimizer without its arithmetic: its options, its states, the parameters that it updates."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ from parallel_core.config.update_rules.rule import MOMENTUM, UpdateRule
 
 @dataclass(kw_only=True)
 class SgdConfig(Config):
-    """The update of --optimizer sgd; weight decay is added to the gradient."""
+    """Options of the update of --optimizer sgd; weight decay is added to the gradient."""
 
     sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
     """Momentum of gradient descent; 0: each update follows its own gradient alone, and no state is kept."""

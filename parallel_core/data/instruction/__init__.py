@@ -1,5 +1,6 @@
-"""Instruction data: conversations become prompts and answers, and only answers carry loss.
+"""Instruction data: conversations as prompts and answers, of which in general the answers carry loss; with --sft's
+prompt format `default` every token does.
 
-`handlers` read rows, `templates` describe how a conversation is written, `encoding` makes ids and labels,
-`preprocess` and `packing` make the three data sets of `--is-instruction-dataset`.
+`handlers` read rows, `templates` describe how a conversation is written, `encoding` makes ids and labels, `preprocess`
+writes them as data sets, and `packing` puts several conversations into one sample.
 """

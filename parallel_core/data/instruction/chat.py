@@ -24,7 +24,8 @@ class Chat:
         """Ids that end an answer."""
 
     def prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """The ids of a conversation up to the place where the assistant answers the last message.
+        """The ids of a conversation up to the place where the assistant answers the last message; of one of about
+        100,000 tokens or more only a part.
 
         messages: dictionaries with role and content. Raises ValueError unless they are of user and assistant in turn,
         behind at most one of the system, and end with the user's, or if the template cannot write them.

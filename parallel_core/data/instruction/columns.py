@@ -7,7 +7,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tags:
-    """The keys of a message in a list, and the names of roles in it, as the data have them; None: not there."""
+    """The names by which the data write a list of messages: `role_tag` and `content_tag` are the keys of a message's
+    role and content, the others the names of the roles; None: the data have none."""
 
     role_tag: str | None = "from"
     content_tag: str | None = "value"
@@ -19,7 +20,7 @@ class Tags:
 
     @property
     def roles(self) -> dict[str | None, str]:
-        """A role's name in the data -> the name that `Message` has."""
+        """Name of a role in the data -> its name in a `Message`: user, assistant, observation, function or system."""
         return {
             self.user_tag: "user",
             self.assistant_tag: "assistant",
@@ -34,7 +35,8 @@ OPENAI_TAGS = Tags("role", "content", "user", "assistant", "tool", "function_cal
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a row; None: not read."""
+    """Names of the columns of a row; None: not read. `prompt` and `query` are the two parts of a question, `response`
+    is its answer, `chosen` and `rejected` are two answers that are compared."""
 
     prompt: str | None = "instruction"
     query: str | None = "input"
@@ -57,7 +59,8 @@ OPENAI_KEYS = ("messages", "system", "tools")
 
 def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] | None) -> Columns:
     """`columns` with the names that `--map-keys` gives, for those `keys` that the handler reads; a column named null
-    or "" is not read. Raises ValueError for other keys, and for other values that are no names."""
+    or "" is not read. Of its object `tags`, names that are not given become None. Raises ValueError for other keys,
+    and for other values that are no names."""
     if map_keys is None:
         return columns
     given = dict(map_keys)

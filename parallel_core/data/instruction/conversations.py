@@ -19,7 +19,8 @@ Message = dict[str, Any]
 @dataclass
 class Conversation:
     """A conversation: `prompt`, the messages up to the last answer, and `responses`: that one answer, or the chosen and
-    the rejected one where two are compared; another number of answers is a `doubt`."""
+    the rejected one where two are compared. tools: as JSON text; doubt: the error in the conversation if it is written
+    all the same, such as another number of answers, else ""; row: the row that it is of."""
 
     prompt: list[Message]
     responses: list[Message]

@@ -67,7 +67,9 @@ Batch = dict[str, Array]
 
 @dataclass(frozen=True)
 class Collator:
-    """Pads samples of different lengths to a common one, and makes a batch of them."""
+    """Pads samples of different lengths with the id `pad` to a common length, a multiple of `multiple`, in front of
+    them if `left`, else behind, and makes a batch of them. resets_positions: positions count from the start of each
+    document."""
 
     pad: int
     multiple: int

@@ -43,7 +43,11 @@ def _proportional(source: int, target: int, room: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ConversationEncoder:
-    """The encoder of conversations to ids, by one template."""
+    """The encoder of conversations to ids, by one template (None: by the tokenizer's own). room: the most tokens of a
+    conversation, a longer one is cut. enable_thinking: --enable-thinking, whether answers without a thought get an
+    empty one with loss (True) or in the question before (None, False), and False takes thoughts out of answers; for
+    templates that know thoughts. drop_thinking: whether DeepSeek V4's format leaves out thoughts before the last
+    question."""
 
     template: Template | None
     """The template that writes conversations; None: the tokenizer's own."""
@@ -58,9 +62,8 @@ class ConversationEncoder:
 
     def pairs(self, conversation: Conversation) -> list[Pair]:
         """(ids of the source, ids of the target) of each turn, cut so that all turns together have at most `room`
-        tokens; turns behind a full room are left out. Raises BadRecord for a message that the template
-        cannot write, and for tools of another form; with the tokenizer's own template also ValueError, as
-        `tokens.chat`."""
+        tokens; turns behind a full room are left out. Raises BadRecord for messages and tools that the template cannot
+        write; with the tokenizer's own template also ValueError, as `tokens.chat`."""
         template = self.template
         if template is None:
             return self._cut(self._by_own_template(conversation), False)
@@ -191,7 +194,7 @@ def filled(slots: Slots, **values: str) -> Slots:
 def joined(pairs: Sequence[Pair], end: int | None, room: int | None = None) -> Pair:
     """The ids and labels of all pairs one after the other; sources have the label -100. end: an id that is put behind
     the last answer, and is the label of the first token of each later source; None: there is none. room: tokens that
-    each pair is cut to by itself (--neat-pack)."""
+    each pair is cut to by itself (--neat-pack); None: pairs are not cut."""
     ids: list[int] = []
     labels: list[int] = []
     for source, target in pairs:

@@ -1,7 +1,8 @@
 """MindSpeed-LLM's handlers: the way in which each reads a row of data and writes it as sequences.
 
 A handler's converter, if it has one, turns a row into a conversation; its `encode` turns that, else the row itself,
-into the sequences of each data set, maybe in another process.
+into the sequences of each data set, maybe in another process. The converters of LlamaFactoryInstructionHandler are
+those of its data sets.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,11 @@ Encode = Callable[[Any, Setting], Sequences]
 
 @dataclass(frozen=True)
 class Handler:
-    """The reader and writer that a `--handler-name` selects."""
+    """The reader and writer that a `--handler-name` selects. encode: makes the sequences of a conversation, or of a
+    row; converter: the name of the function that makes a conversation of a row, None if rows are encoded or each data
+    set names its own; columns: names of a row's columns, unless --map-keys, which may have the keys `map_keys`, gives
+    others; keys: names of the data sets that are written, None for those of --json-keys; has_template: whether
+    --prompt-type must name a template."""
 
     encode: Encode
     converter: str | None = None

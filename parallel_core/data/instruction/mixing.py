@@ -15,7 +15,8 @@ MIX_STRATEGIES = ("concat", "interleave_under", "interleave_over")
 
 @dataclass(frozen=True)
 class Source:
-    """A file or folder of records, with the converter and the columns by which they are read."""
+    """A file or folder of records, with the columns by which they are read and the name of the converter that makes
+    conversations of them (a key of `conversations.CONVERTERS`; None: rows stay rows)."""
 
     path: Path
     converter: str | None
@@ -92,8 +93,8 @@ def interleaved(
 
 
 def checked_probabilities(text: str | None, number: int) -> list[float] | None:
-    """The probabilities of `number` data sets in the text of `--interleave-probs`; None without one. Raises ValueError
-    unless they are as many, none negative, and sum to 1."""
+    """The probabilities of `number` data sets in the text of `--interleave-probs`, numbers separated by commas; None
+    without a text. Raises ValueError unless they are as many, none negative, and sum to 1 (to 1e-6)."""
     if text is None:
         return None
     try:

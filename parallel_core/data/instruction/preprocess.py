@@ -52,7 +52,8 @@ def data_set(prefix: Path, key: str) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run: the numbers of items and documents so far, and the counts of records."""
+    """The progress of a run of preprocessing: the number of conversations and rows so far (`items`), of documents
+    before packing, and the counts of records by outcome."""
 
     items: int = 0
     """The number of conversations and rows so far, with those that were then left out."""
@@ -63,20 +64,20 @@ class Progress:
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> "Progress":
-        """The state that `content` describes, with a copy of `report` that has the counts of `content`; {}: the state
-        at the start of a run."""
+        """The progress that `content`, in the form of the property, describes; {}: that at the start of a run. report:
+        gives what the report in `content` does not have."""
         counts = {name: content.get(name, 0) for name in ("items", "documents")}
         return cls(**counts, report=replace(report, **content.get("report", {})))
 
     @property
     def content(self) -> dict[str, Any]:
-        """The state as JSON data."""
+        """The progress as JSON data: items, documents, and the report as an object."""
         return {"items": self.items, "documents": self.documents, "report": vars(self.report)}
 
 
 def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions, log: TextIO | None = None) -> Report:
-    """Write the data sets that a handler makes of `--input`: int32, one document a record, with --pack one a pack.
-    Returns the counts of records.
+    """Write the data sets that a handler makes of `--input`: int32, at most one document a record, with --pack one a
+    pack. Returns the counts of records.
 
     log: gets the progress; None: the error stream.
     Raises ValueError for input that cannot be read, or holds nothing to train on, for a record at which --on-bad-record

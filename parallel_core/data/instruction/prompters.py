@@ -16,13 +16,14 @@ Turn = tuple[str, str]
 
 def pretrain(row: Row, setting: Setting) -> Sequences:
     """Running text: the row's text under each of --json-keys, padded by --pad-to-multiple-of; no sequence where it is
-    empty. Raises BadRecord where there is none."""
+    empty. Raises BadRecord for a row without a text under one of the keys."""
     return {key: _running(text_under(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
 
 
 def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
-    """Running text: `instruction`, `input` and `output`; the word None for one that is missing, and for an empty
-    `input`, as MindSpeed-LLM writes it. Raises BadRecord where both instruction and output are missing."""
+    """Running text, in the data set "text": `instruction`, `input` and `output`; the word None for one that is missing,
+    and for an empty `input`, as MindSpeed-LLM writes it. Raises BadRecord where both instruction and output are
+    missing."""
     given = f" Input:\n{row['input']}" if row.get("input") else "None"
     values = {"{instruction}": row.get("instruction"), "{input}": given, "{output}": row.get("output")}
     if values["{instruction}"] is None and values["{output}"] is None:
@@ -38,8 +39,8 @@ def sharegpt_pretrain(row: Row, setting: Setting) -> Sequences:
 
 
 def stack_overflow(row: Row, setting: Setting) -> Sequences:
-    """Running text: a question about Python (`title`, `question_body`) with its answer (`answer_body`), padded by
-    --pad-to-multiple-of. Raises BadRecord where one of these texts is missing."""
+    """Running text, in the data set "text": a question about Python (`title`, `question_body`) with its answer
+    (`answer_body`), padded by --pad-to-multiple-of. Raises BadRecord where one of these texts is missing."""
     title, question, answer = (text_under(row, key) for key in ("title", "question_body", "answer_body"))
     whole = f"In python, {title}\n### Question:\n{question}\n### Response:\n{answer}\n"
     return {"text": _running(whole, setting, setting.pad_to_multiple_of)}
@@ -68,15 +69,17 @@ def _running(content: str, setting: Setting, multiple: int = 1) -> list[list[int
 
 
 def general(row: Row, setting: Setting) -> Sequences:
-    """A question and its answer: `instruction` and `input` are asked, `output` is answered. Raises BadRecord where one
-    of these texts is missing."""
+    """A question and its answer, as one sequence of input_ids, attention_mask (ones) and labels (-100 up to the
+    answer): `instruction` and `input` are asked, `output` is answered. Raises BadRecord where one of these texts is
+    missing."""
     asked = f"{text_under(row, 'instruction')}\n{text_under(row, 'input')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, text_under(row, "output"))], setting)
 
 
 def leetcode(row: Row, setting: Setting) -> Sequences:
-    """A question and its answer: the part of `code_with_problem` before its code (```) is asked, `code_only` and
-    `explanation_only` are answered. Raises BadRecord where one of these texts is missing."""
+    """A question and its answer, as one sequence of input_ids, attention_mask (ones) and labels (-100 up to the
+    answer): the part of `code_with_problem` before its code (```) is asked, `code_only` and `explanation_only` are
+    answered. Raises BadRecord where one of these texts is missing."""
     asked = text_under(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
     answer = f"{text_under(row, 'code_only')}\n{text_under(row, 'explanation_only')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, answer)], setting)
@@ -86,7 +89,7 @@ def belle(row: Row, setting: Setting) -> Sequences:
     """Turns that `Human:` and `Assistant:` begin within the text `instruction`; `output` takes the place of the last
     one's text, and alone has labels. As in MindSpeed-LLM a text without `Assistant:` behind its `Human:` counts as an
     answer, so that the last question is lost where `instruction` does not end with `Assistant:`. Raises BadRecord where
-    `instruction` or `output` is missing, or `instruction` is empty."""
+    `instruction` or `output` is missing, or `instruction` is empty or has nothing but `Human:`."""
     turns: list[Turn] = []
     for part in filter(None, text_under(row, "instruction").split("Human:")):
         asked, *answered = part.split("Assistant:")

@@ -24,7 +24,9 @@ Encoded = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class RawRules:
-    """Rules that turn records into samples."""
+    """Rules that turn records into samples. form: the value of --dataset; length: tokens of a sample; eos: the id that
+    ends an answer; pad: the id of padding, or of the unknown token, which carries no loss as a label; None: the
+    tokenizer has neither."""
 
     form: str
     """The value of `--dataset`."""
@@ -48,8 +50,9 @@ def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded 
     behind it, it is cut to `rules.length` + 1 ids, and left out if none of these is `eos`; as messages it is cut to
     `rules.length` ids, and left out if the question alone has as many or more.
 
-    Raises BadRecord for a record that has no question or no answer, or whose question the chat template writes
-    differently once it is answered; ValueError for messages that the chat template does not take.
+    Raises BadRecord for a record that has no question or no answer, or something else than text there or in `input`, or
+    whose question the chat template writes differently once it is answered; ValueError for messages that the chat
+    template does not take.
     """
     asked, answer = _under(row, QUESTIONS), _under(row, ANSWERS)
     more = [] if row.get("input") is None else [text_under(row, "input")]
@@ -139,7 +142,7 @@ class RawDataset:
         }
 
     def documents_of(self, number: int) -> str:
-        """The file and line of the record that a sample is made of, as text."""
+        """The file's name and the line, or the number, of the record that a sample is made of, as text."""
         return self.records.places[number % self.samples_per_epoch]
 
 

@@ -21,7 +21,8 @@ class UnreadableRecord(BadRecord):
 
 @dataclass(frozen=True)
 class Record:
-    """A row of a file, or the error in its line, with its place."""
+    """A row of a file, or the error in its line, with its place in words (file and line), and the bytes of the files,
+    as they lie on the disk, up to and with it."""
 
     place: str
     """File and line of the row, such as "data.jsonl, line 3"."""
@@ -40,7 +41,8 @@ ON_BAD_RECORD = {
 
 @dataclass
 class Report:
-    """Counts of the records that were read, written, written in doubt, and left out."""
+    """The outcome of the records so far: the numbers of records read and of samples written, and place and reason of
+    each record that was left out, or written although it was in doubt. on_bad_record: the value of --on-bad-record."""
 
     on_bad_record: str = "reference"
     read: int = 0
@@ -119,9 +121,10 @@ def record_files(path: str | Path) -> list[Path]:
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
-    """The records of a file, or of all files of a folder, in order; blank lines of JSON files are left out, and a line
-    that is no JSON object has an `UnreadableRecord` as its row. Raises ValueError for a file that is damaged, or that
-    takes a package which is not installed, and as `record_files`."""
+    """The records of a file, or of all files of a folder, in order; a line of a .txt file is the row {"text": line}.
+    Blank lines of JSON files are left out; a line, or an entry of a JSON list, that is no JSON object has an
+    `UnreadableRecord` as its row. Raises ValueError for a file that is damaged, or that takes a package which is not
+    installed, and as `record_files`."""
     before = 0
     for file in record_files(path):
         for record in READERS[kind(file)](file):

@@ -20,7 +20,11 @@ PARTS = ("input_ids", "attention_mask", "labels")
 
 @dataclass(frozen=True)
 class SampleRules:
-    """The rules by which conversations become samples."""
+    """The rules by which conversations become samples of at most `seq_length` tokens. reset_attention_mask: documents
+    are kept apart: those of `fixed_length` tokens if that is above 0, else those that the attention mask numbers
+    (`neat`: data of --neat-pack), else those that the id `eos` ends. cut_max_seqlen: a conversation that is too long is
+    cut at its end, else question and answer of each turn by their shares. efficient_eos: one end of text stands behind
+    the last answer, not behind each."""
 
     seq_length: int
     eos: int | None = None

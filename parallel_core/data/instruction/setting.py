@@ -11,7 +11,10 @@ Sequences = dict[str, list[list[int]]]
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of the handlers (--handler-name); sent to worker processes."""
+    """The settings of the handlers (--handler-name); sent to worker processes. tokens: the tokenizer with a template's
+    tokens; encoder: writes conversations; room: --seq-length in tokens, None if it is not given; neat_room: with
+    --neat-pack the most tokens of a turn; additional_keys: --dataset-additional-keys; the others: the flags of their
+    names."""
 
     tokens: ConversationTokens
     encoder: ConversationEncoder

@@ -19,7 +19,11 @@ ROLES = ("system", "user", "tool", "assistant")
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """The form of messages under a `--sft-tokenizer-prompt-format`."""
+    """The form of messages under a `--sft-tokenizer-prompt-format`. around: role -> the texts before and behind a
+    content, or None where the tokenizer's chat template writes conversations, and every token carries loss; strips:
+    blanks around contents are left out; left_out: words that are left out of messages other than the assistant's;
+    prefix: the number of tokens at the beginning of an answer without loss; appends_eod: an end of document follows a
+    conversation that does not end with one."""
 
     around: dict[str, tuple[str, str]] | None
     """Role -> the texts before and behind its content; a message of another role is written as nothing. None: the
@@ -131,7 +135,8 @@ class ConversationRows:
 
 @dataclass(kw_only=True)
 class SFTDatasetConfig(GPTDatasetConfig):
-    """The options of GPT's data, and those of conversations."""
+    """The options of GPT's data, and those of conversations: the prompt format, and the context-parallel size, by which
+    conversations are padded."""
 
     form: PromptFormat
     context_parallel_size: int = 1

@@ -43,7 +43,11 @@ _ROLES = {"bos_token": "bos", "eos_token": "eos"}
 
 @dataclass(frozen=True)
 class Style:
-    """The differences between classes of templates."""
+    """The way in which the templates of one class (`template_class` in the table) write and cut conversations.
+    cuts_by_share: question and answer of a turn that is too long are cut in proportion to their lengths, else one that
+    takes less than half of the room stays whole; separates: the separator stands between turns; system_in_user: the
+    system message is a part of the first user message; reasons: an answer without a thought gets an empty one;
+    is_deepseek4: DeepSeek V4's format writes them, not slots."""
 
     cuts_by_share: bool
     """Whether question and answer of a turn that is too long are cut in proportion to their lengths; else one that
@@ -70,7 +74,11 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt type of --prompt-type: the form of conversations."""
+    """A prompt type of --prompt-type: the form of conversations. formats: role, "prefix" or "separator" -> slots;
+    tool_format: the form in which tools are described; default_system: the system message of a conversation without
+    one; stop_words: tokens that end an answer, which the tokenizer gets; thought_words: the texts before and behind a
+    thought; efficient_eos: one end of text stands behind the last answer, not behind each; replace_eos: the first stop
+    word is the end of text."""
 
     name: str
     style: Style
@@ -98,7 +106,7 @@ class Template:
 
 def load_template(name: str, path: str | Path = TABLE) -> Template:
     """The template of the prompt type `name` in a table. Raises ValueError for a table that is damaged or does not have
-    it."""
+    it, and for a template with something wrong in it."""
     table = load_table(path)
     if name not in table:
         raise ValueError(f"--prompt-type {name} is not in {path}; choose one of {', '.join(table)}")
@@ -110,8 +118,8 @@ def load_template(name: str, path: str | Path = TABLE) -> Template:
 
 
 def load_table(path: str | Path = TABLE) -> dict[str, dict[str, Any]]:
-    """Name -> row of a table of templates, of several with one name the last. Raises ValueError for a file that is
-    none."""
+    """Name -> row of a table of templates; of several rows with one name the last. Raises ValueError for a file that
+    cannot be read, or is no JSON list of objects with a name each."""
     flag = "--prompt-type-path"
     try:
         rows = json.loads(Path(path).read_bytes())

@@ -13,7 +13,8 @@ END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class ConversationTokens:
-    """A tokenizer that encodes the slots of a template."""
+    """A tokenizer that encodes the slots of a template. bos, end, padding: the ids that begin a text, that end it, and
+    of padding, None without one; named: name -> id of the tokens that the template names."""
 
     tokenizer: MegatronTokenizer
     bos: int | None

@@ -1,4 +1,4 @@
-"""`python -m parallel_core.data.preprocess`."""
+"""The entry point of `python -m parallel_core.data.preprocess`, which runs `command_line.main`."""
 
 import sys
 

@@ -17,7 +17,8 @@ Sequences = list[list[int]]
 
 
 class Part(NamedTuple):
-    """The tokens that a block adds to one stream of documents."""
+    """The tokens that a block adds to one stream of documents: those of all sequences as bytes, the number of tokens of
+    each sequence, and the number of sequences of each document."""
 
     tokens: bytes
     """The tokens of all sequences, one after the other, as bytes of the data set's type."""
@@ -28,7 +29,9 @@ class Part(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block of text as token ids."""
+    """A block of text as token ids: the `parts` of the streams (key after key, and partition after partition), the
+    number of documents, the number of tokens for each key, place and reason of each record that is `wrong`, the place
+    in the input where the block ends, and the bytes of all files up to there."""
 
     parts: list[Part]
     """The part of each stream: key after key, and for each key partition after partition."""
@@ -46,7 +49,9 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """The encoder of blocks; picklable, so that worker processes can have it."""
+    """The encoder of blocks of text, which tokenises the texts under `keys`; picklable, so that worker processes
+    can have it. append_eod: ends each document; partitions: the number of streams of documents for each key: line i
+    belongs to stream i modulo this number."""
 
     tokenizer: MegatronTokenizer
     keys: tuple[str, ...]

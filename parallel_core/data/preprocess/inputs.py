@@ -1,5 +1,4 @@
-"""Text to be tokenised, in blocks of lines. No file is in memory as a whole, except a plain text, which is one
-document."""
+"""Text to be tokenised, in blocks of lines or rows; a plain text is one block and one document."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ Texts = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the input, up to which it has been read."""
+    """A place in the input, up to which it has been read: the number of the file, the offset in its unpacked content
+    (bytes, or rows of a .parquet file), and the number of lines or rows before it in that file, and in all files."""
 
     file: int = 0
     """The number of the file, from 0."""
@@ -38,7 +38,8 @@ BEGINNING = Position()
 
 
 class Block(NamedTuple):
-    """A piece of a file: a run of its lines or rows, or its whole text."""
+    """A piece of a file, from the place `start` to `end`: a run of its lines or rows, or its whole text. bytes_read:
+    bytes of the file, or in a block that `blocks` gives of all files, as they lie on the disk, up to its end."""
 
     file: Path
     content: bytes | list[Row]

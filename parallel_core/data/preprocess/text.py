@@ -20,7 +20,8 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class Progress:
-    """The position up to which a run has encoded and written its input, and the counts so far."""
+    """The position up to which a run has encoded and written its input, and the counts so far: of documents, of tokens
+    for each key, of records left out, and of bytes read. wrong: place and reason of the first 20 records left out."""
 
     position: Position = BEGINNING
     documents: int = 0
@@ -32,7 +33,7 @@ class Progress:
     bytes_read: int = 0
 
     def after(self, encoded: Encoded) -> "Progress":
-        """The state with one block more."""
+        """The progress after one block more."""
         return Progress(
             encoded.end,
             self.documents + encoded.documents,
@@ -44,15 +45,16 @@ class Progress:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "Progress":
-        """The state that `asdict` wrote; {}: that of a run that begins."""
+        """The progress of which `content` is the `asdict`; {}: that of a run that begins."""
         lists = {name: tuple(content.get(name, ())) for name in ("tokens", "wrong")}
         return cls(**{**content, **lists, "position": Position(**content.get("position", {}))})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """The options of a run of preprocessing of text. Raises ValueError for `workers` or `partitions` below 1, and for a
-    key that is given twice."""
+    """The options of a run of preprocessing of text, named as its flags. skips_bad_records: leave wrong records out
+    instead of stopping at the first. Raises ValueError for `workers` or `partitions` below 1, and for a key that is
+    given twice."""
 
     input: str
     """A file, a folder, or a pattern of names."""

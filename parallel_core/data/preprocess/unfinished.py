@@ -31,7 +31,8 @@ sequence, the number of sequences of each document."""
 
 
 class Unfinished:
-    """The growing files of several data sets, with `partitions` streams each."""
+    """The growing files of the data sets of a run: each data set has `partitions` streams of documents, which
+    `complete` joins."""
 
     def __init__(self, folder: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any]) -> None:
         self.folder, self.prefixes, self.partitions, self._made_from = folder, prefixes, partitions, made_from
@@ -129,7 +130,7 @@ class Unfinished:
         self.forget()
 
     def forget(self) -> None:
-        """Remove the manifest, so that closing removes all files."""
+        """Remove the manifest of the unfinished run, so that `close` removes its folder with all files."""
         self._manifest.unlink(missing_ok=True)
 
     def documents(self, which: int) -> list[list[list[int]]]:

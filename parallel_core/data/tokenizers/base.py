@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Facts:
-    """Size and special ids of a vocabulary; an id is None where the vocabulary has no such token."""
+    """Size (with special tokens, before padding) and special ids of a vocabulary: `eod` ends a document of training
+    data, `eos` a text; an id is None where the vocabulary has no such token."""
 
     vocab_size: int
     """The number of ids, special tokens included, before padding for tensor parallelism."""

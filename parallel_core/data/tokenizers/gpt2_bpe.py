@@ -22,7 +22,8 @@ def _facts(vocab: dict[str, int]) -> Facts:
 
 
 class GPT2BPETokenizer(TokenizersTokenizer):
-    """Byte-level BPE: any valid Unicode text is encodable, and `detokenize(tokenize(text)) == text`.
+    """Byte-level BPE: with a vocabulary that has all bytes any valid Unicode text is encodable, and
+    `detokenize(tokenize(text)) == text`.
 
     `<|endoftext|>` in the text is encoded as the ordinary characters it consists of: a document can't end itself.
     """

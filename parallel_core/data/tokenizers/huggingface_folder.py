@@ -1,8 +1,8 @@
 """A HuggingFace tokenizer's folder, read as transformers 4 reads it, without any library.
 
 The package `tokenizers` reads `tokenizer.json` alone (`slow_files` makes its content where there is none); transformers
-adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_tokens_map.json`) has beside it, and
-gives them their roles.
+adds the tokens that `tokenizer_config.json` has beside it, and gives them their roles. Where `tokenizer_config.json`
+has no added_tokens_decoder, the entries of `special_tokens_map.json` replace its entries of the same names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,8 @@ from parallel_core.data.tokenizers.slow_files import SLOW_CLASSES
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is found in text before the model cuts the rest."""
+    """A token that is found in text before the model cuts the rest, with HuggingFace's properties. normalized: it is
+    looked for in the normalised text, not in the text as it is."""
 
     content: str
     special: bool = False
@@ -33,7 +34,7 @@ class AddedToken:
     @staticmethod
     def of(entry: Any, **default: bool) -> "AddedToken":
         """The token that a file describes: its text, or an object with its properties. default: values of
-        properties that the file does not give. Raises ValueError for anything but these two."""
+        properties that the file does not give. Raises ValueError for an entry that is neither."""
         given = {"content": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("content"), str):
             raise ValueError(f"expected a token, not {str(entry)[:40]!r}")
@@ -117,9 +118,9 @@ class HuggingFaceFolder:
 
     @cached_property
     def named(self) -> dict[str, AddedToken]:
-        """Role -> the token that has it, as tokenizer_config.json (special_tokens_map.json where that names no ids)
-        says (null: none); the class's default for a role that is not there. Roles without a token are left out. Raises
-        ValueError for an entry that is no token."""
+        """Role -> the token that has it: the entry in tokenizer_config.json (null: none), which one in
+        special_tokens_map.json replaces where the former has no added_tokens_decoder; for a role without an entry the
+        class's default. Roles without a token are left out. Raises ValueError for an entry that is no token."""
         given = {role: self.config.get(f"{role}_token") for role in ROLES}
         defaults = _DEFAULTS.get(self.kind, {})
         named = {role: defaults.get(role) if f"{role}_token" not in self.config else given[role] for role in ROLES}
@@ -127,9 +128,9 @@ class HuggingFaceFolder:
 
     @cached_property
     def additional(self) -> list[AddedToken]:
-        """The special tokens without a role: additional_special_tokens of tokenizer_config.json, or of
-        special_tokens_map.json where the first names no ids. Raises ValueError if that is something else than a list of
-        tokens."""
+        """The special tokens without a role: additional_special_tokens of tokenizer_config.json, which that of
+        special_tokens_map.json replaces where there is one and the former has no added_tokens_decoder. Raises
+        ValueError if it is something else than a list of tokens."""
         entries = self.config.get("additional_special_tokens") or []
         if not isinstance(entries, list):
             raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
@@ -151,9 +152,9 @@ class HuggingFaceFolder:
         return {entry["content"]: entry["id"] for entry in entries}
 
     def beside(self) -> Iterator[AddedToken]:
-        """The tokens that tokenizer_config.json (special_tokens_map.json where that names no ids) adds to
-        tokenizer.json's, in transformers' order: those with ids, those with roles, additional ones; each once, without
-        those that tokenizer.json has. Raises ValueError for entries that are no tokens, or are not under ids."""
+        """The tokens that the other files add to tokenizer.json's, in transformers' order: those of
+        added_tokens_decoder by their ids, those with roles (`named`), additional ones; each once, without those that
+        tokenizer.json has. Raises ValueError for entries that are no tokens, or are not under ids."""
         seen = set(self.in_json)
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):
@@ -200,7 +201,8 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, and that of special_tokens_map.json where the first names no ids."""
+    """The entries of tokenizer_config.json; where it has no added_tokens_decoder those of special_tokens_map.json, too,
+    which replace its entries of the same names."""
     found: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if "added_tokens_decoder" not in found and (folder / name).is_file():

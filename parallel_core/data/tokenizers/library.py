@@ -23,7 +23,8 @@ def missing_library(tokenizer_type: str, library: str | None) -> Finding | None:
 
 
 def library(tokenizer_type: str, name: str) -> ModuleType:
-    """The module of the package `name`. Raises ConfigError with the command that installs it where it is missing."""
+    """The module of the package `name`, by which `tokenizer_type` encodes. Raises ConfigError with the command that
+    installs it where it is missing."""
     finding = missing_library(tokenizer_type, name)
     if finding is not None:
         raise ConfigError([finding])

@@ -12,7 +12,8 @@ from parallel_core.findings import ConfigError, Finding
 
 @dataclass(frozen=True)
 class TokenizerType:
-    """A `--tokenizer-type`: how its facts and its tokenizer are made."""
+    """A `--tokenizer-type`: the functions that make its tokenizer and its facts, the names of the options that it
+    needs, and the package that encodes and decodes; None: it needs none."""
 
     build: Callable[[TokenizerOptions], MegatronTokenizer]
     facts: Callable[[TokenizerOptions], Facts]

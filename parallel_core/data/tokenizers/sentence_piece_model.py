@@ -26,7 +26,9 @@ is missing."""
 
 
 class SentencePieceModel(NamedTuple):
-    """The content of a model file. `pieces`, `scores` and `kinds` are in the order of ids; roles: role -> id."""
+    """The content of a model file: of each piece in the order of ids its text, score (pairs with a higher one are
+    merged first) and kind, as a number; role -> id; whether it is a unigram model, else byte pairs; id and text of the
+    unknown piece; and the compiled map by which text is normalised."""
 
     pieces: list[str]
     roles: dict[str, int]

@@ -41,7 +41,8 @@ _QWEN_WORDS = (
 
 
 class SlowClass(NamedTuple):
-    """A slow class of transformers: the files that it reads, and the way from these to a tokenizer.json."""
+    """A slow class of transformers: the files that it reads, and the function from (folder, tokenizer_config.json) to
+    the content of a tokenizer.json."""
 
     files: tuple[str, ...]
     content: Callable[[Path, Mapping[str, Any]], dict[str, Any]]

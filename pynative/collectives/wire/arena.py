@@ -5,7 +5,7 @@ uses it ends, even by `kill -9`. It is large but sparse: a page costs memory onc
 
 Every rank owns one region and hands out blocks of it to itself, without asking anybody. A block is published under a
 63-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
-writer and only ever growing, so that nothing needs a lock.
+writer and only ever growing, so that waiting needs no lock.
 
   region of a rank:   board (one page) | failure text (one page) | answer (four pages) | directory | blocks ...
 """
@@ -144,7 +144,8 @@ class Arena:
         return self._found.get((rank, key))
 
     def directory_growth(self, rank: int) -> tuple[int, int]:
-        """(word, value): the word that reaches the value when `rank` publishes one more block. Ask before `find`."""
+        """(index of a word of the arena, value): when `rank` publishes one more block, that word reaches the value. Ask
+        before `find`."""
         directory = self.board(rank) + DIRECTORY // 8
         return directory, self.words[directory] + 1
 

@@ -12,7 +12,7 @@ SPACING_MILLISECONDS = 5_000
 
 class ArenaBoard:
     """The board of roll calls in shared memory. A roll call's number is the time of the asking host's clock in
-    milliseconds, so it grows."""
+    milliseconds."""
 
     def __init__(self, arena: Arena, network: Network) -> None:
         self.rank, self.world_size = arena.rank, arena.world_size

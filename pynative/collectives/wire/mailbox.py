@@ -163,7 +163,7 @@ class Channels:
     network: Network
 
     def outbox(self, name: object, readers: Sequence[int], layout: ChannelLayout) -> Outbox:
-        """Make the writing end of this rank's channel `name`; a rank has at most one channel of a name."""
+        """Make the writing end of this rank's channel `name`. A rank calls this once for each name."""
         return Outbox(self, name, readers, layout)
 
     def inbox(self, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout) -> Inbox:

@@ -4,7 +4,7 @@ Every rank posts what others need and reads what they posted. Small sums: everyb
 order. Large ones: everybody sums its own part of a block and posts the result, block after block, so that memory in use
 is bounded and stays in the processor's caches.
 
-Steps of all operations: wait for a free slot of this rank's channel, write, post; wait for the peers' posts, compare
+Steps of a collective: wait for a free slot of this rank's channel, write, post; wait for the peers' posts, compare
 their records of the call with this rank's, read, give the slots back.
 """
 

@@ -1,9 +1,9 @@
 """A block of the ring's scores by an Ascend's flash attention. Not run on hardware: nobody here had one.
 
 The kernel gives each row's maximum and sum of exponentials, which is what blocks are put together by, and its gradient
-takes those of all blocks together. It computes in 16 bits with masked scores of minus infinity: float32, dropout,
-explicit masks, the edges of windows, caps, ALiBi and head sizes that it does not take go to composed operators, so that
-numbers are those of every other device.
+takes those of all blocks together. It computes in 16 bits with masked scores of minus infinity. Float32, dropout,
+explicit masks, chosen keys, the edges of windows and documents, caps, ALiBi, largest scores that are asked for, and
+head numbers and sizes that it does not take go to composed operators, whose numbers are those of every other device.
 """
 
 from typing import Any
@@ -29,8 +29,8 @@ MAXIMUM_HEADS, MAXIMUM_HEAD_SIZE, HEAD_SIZE_MULTIPLE = 256, 512, 16
 
 
 def fits(q: Tensor, v: Tensor) -> bool:
-    """Whether flash attention takes queries [s, b, n, d] and values [s, b, g, e]: 16-bit types, and MindSpore's limits
-    for n, and for d and e, the larger of which is both's width in the kernel."""
+    """Whether flash attention takes queries [s, b, n, d] and values [s, b, g, e]: they are of a 16-bit type, and n and
+    the larger of d and e, to which the kernel's heads are filled up, are within MindSpore's limits."""
     heads, size = q.shape[2], max(q.shape[3], v.shape[3])
     sizes_fit = heads <= MAXIMUM_HEADS and size <= MAXIMUM_HEAD_SIZE and size % HEAD_SIZE_MULTIPLE == 0
     return bool(q.dtype != FLOAT32) and bool(sizes_fit)

@@ -1,4 +1,5 @@
-"""The operators on a CPU: numpy inside `autograd.Function`, blocked for the cache, over threads of our own."""
+"""The operators on a CPU: oneDNN or numpy inside `autograd.Function`, blocked for the cache, over threads of our
+own."""
 
 from pynative.kernels.contract import bodies_in
 from pynative.kernels.contract.table import modules

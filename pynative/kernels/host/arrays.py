@@ -1,5 +1,5 @@
-"""Conversion between MindSpore's tensors and the numpy arrays that host operators compute on; memory is shared both
-ways."""
+"""Conversion between MindSpore's tensors and the numpy arrays that host operators compute on, which share their memory
+where a tensor has no gaps."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,17 +15,18 @@ from pynative.tape.autograd import add_weight_gradient
 
 
 def array_or_none(tensor: Tensor | None) -> Array | None:
-    """The tensor's memory as an array; None for None."""
+    """The tensor's values as `array_of` gives them, its own memory where it has no gaps; None for None."""
     return None if tensor is None else array_of(tensor)
 
 
 def rows_of(tensor: Tensor) -> Array:
-    """The tensor's memory as rows [r, columns], all leading axes counted as one."""
+    """The tensor's values as rows [r, columns], all leading axes counted as one: its own memory where it has no gaps,
+    else a copy."""
     return array_of(tensor).reshape(-1, tensor.shape[-1])
 
 
 def as_float32(tensor: Tensor) -> Array:
-    """The tensor's values as a float32 array: its own memory when that is its type, else a copy."""
+    """The tensor's values as a float32 array: its own memory where that is its type and it has no gaps, else a copy."""
     return widened(array_of(tensor))
 
 

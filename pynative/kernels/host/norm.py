@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm over the last axis, one sweep each way, on the host.
+"""Layer norm and RMS norm over the last axis, on the host: one pass over the rows in the forward, one in the backward.
 
 Saved for backward: the input and two numbers a row, one for RMS norm.
 """

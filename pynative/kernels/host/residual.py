@@ -1,5 +1,5 @@
-"""Operators where branches part and meet: the fork, joined features, bias, dropout and residual in one sweep; on the
-host."""
+"""Operators where branches part and meet, on the host: the fork, joined features, and bias, dropout and residual in
+one pass over the rows."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,7 @@
 """Sparse attention on the host: an indexer's scores, the keys that are chosen by them, and the loss that trains it.
 
-Queries are taken a block at a time, and heads one at a time: of the s x s square of scores only those of one block and
-head exist at once.
+Queries are taken a block at a time, and heads one at a time: of the s x s square of scores each thread has only those
+of one block and head at once.
 j heads of the indexer, c their size; q queries of a block, and the k keys that these may see.
 """
 

@@ -1,7 +1,7 @@
 """A helper thread that waits for tasks without sleeping.
 
 To wake a thread that sleeps takes 0.05 ms and more, and some milliseconds on a machine that others use, which may have
-its core. To hand a task to one that is awake takes a tenth of that. It waits in a spin lock of the C library
+its core. To hand a task to one that is awake takes a tenth of that. The helper waits in a spin lock of the C library
 (pthread_spin_lock, POSIX), without the GIL.
 """
 

@@ -1,4 +1,4 @@
-"""Hyper-connections on the host: blocks of tokens, in float32; the weights are made again for the backward.
+"""Hyper-connections on the host: blocks of tokens, in float32; the backward computes the streams' weights again.
 
 r tokens of a block; other letters are those of `contract/streams.py`.
 """

@@ -3,10 +3,10 @@
 BLAS's own threads speed up matrix products only, and sleep through everything between them. Splitting rows ourselves
 makes norms, activations, softmax and the optimizer parallel too; numpy releases the GIL in all of them.
 
-Results don't depend on the number of threads: the blocks of a reduction are fixed by the shape, only who computes them
-varies. Products of linear layers alone are cut into as many spans as there are threads, so they agree to rounding: a
-library chooses its kernel, and so the order of a sum, by the number of rows. Spans by shape alone would agree and be
-slower, in float32 on a CPU without AVX-512 up to twice (docs/mindspore.md).
+But for the products of linear layers and experts, results don't depend on the number of threads: the blocks of a
+reduction are fixed by the shape, only who computes them varies. Those products are cut into as many spans as there are
+threads, so they agree to rounding: a library chooses its kernel, and so the order of a sum, by the number of rows.
+Spans by shape alone would agree and be slower, in float32 on a CPU without AVX-512 up to twice (docs/mindspore.md).
 """
 
 import os

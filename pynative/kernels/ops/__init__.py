@@ -1,4 +1,4 @@
-"""The contract's operators, composed of MindSpore's: only of those that have a CPU kernel and a gradient.
+"""The contract's operators, composed of MindSpore's operators, which a CPU has as well as an Ascend.
 
 MindSpore's tape differentiates a function that has no backward of its own, and the casts of 16-bit types on a CPU
 (`widened`): there gradients of parameters arrive in the parameters' `_grad` (`autograd.TapeGradients` moves them).

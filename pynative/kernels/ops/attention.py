@@ -83,7 +83,7 @@ def biases(scores: Scores, heads: int) -> Tensor | None:
 
 def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
     """Scaled products `values` [b, n, q, k] after the model's `cap` (None: without; else the result is float32) and the
-    bias `added` (None: without), before any is left out."""
+    bias `added` (None: without), before masks."""
     if cap is not None:
         values = soft_cap(cast(values, mindspore.float32), cap)
     return values if added is None else values + added

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingState:
-    """The state of a run that callbacks see; `iteration` counts finished steps, those before a resumption included."""
+    """The state of a run that callbacks see. `iteration` counts finished steps, those before a resumption included,
+    `consumed_samples` their samples and those of steps that a rollback took back. Of the last step are `result`, its
+    duration, `metrics` (figures for the log) and, where they are logged, `timings` (by the names of curves). A callback
+    that sets `should_stop` ends the run. `callback_states`: the callbacks' states in the checkpoint that was loaded."""
 
     config: AllConfig
     model: nn.CellList

@@ -45,7 +45,7 @@ SPACING = 1000
 
 def experts_event(state: TrainingState) -> Event | None:
     """The tokens of each expert in this step, by layer, at steps that are powers of two or multiples of SPACING (1000),
-    and at the last; None at other steps, and for a model without experts."""
+    and at step --train-iters; None at other steps, and for a model without experts."""
     step, last = state.iteration, state.config.training_config.training_iters
     is_due = step % SPACING == 0 or step & (step - 1) == 0 or step == last
     tokens = tokens_by_expert(state.result.figures) if is_due else {}

@@ -52,8 +52,8 @@ _ASKED_FOR = {"decoupled_lr": "Decoupled_learning_rate", "params_norm": "Params_
 
 
 class LogCallback(RunCallback):
-    """Fills `state.metrics` after every step, and logs it on every rank at iteration 1, at the last one, and at
-    multiples of `interval`."""
+    """Fills `state.metrics` after every step, and logs a line of it on every rank at iteration 1, at --train-iters, and
+    at multiples of `interval`."""
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -88,7 +88,7 @@ class Recording:
 
 class ProfileCallback(RunCallback):
     """--profile: records this rank's iterations, counted from 0, from --profile-step-start up to --profile-step-end,
-    which is not recorded."""
+    which is not recorded; nothing in a run that goes on behind --profile-step-start."""
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config, self._recording = config, Recording(config)

@@ -32,7 +32,8 @@ ROUNDS = 9
 
 class TraceCallback(RunCallback):
     """Records the iterations `first` to `last` - 1, counted from 0, on `ranks` (None: all), and writes
-    `folder`/trace.json on rank 0. All ranks have this callback, because all take part in gathering the spans.
+    `folder`/trace.json on rank 0; nothing in a run that goes on behind iteration `first`. All ranks have this callback,
+    because all take part in gathering the spans.
 
     On an Ascend the times are those of the host, which launches operators: the device's are in MindSpore's profile.
     """

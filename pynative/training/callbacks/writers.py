@@ -28,7 +28,8 @@ from pynative.training.callbacks.memory import memory_bytes
 
 
 class Points(NamedTuple):
-    """The values of all curves after one step, by tag."""
+    """The values of all curves after one step, by tag: `by_step` of those drawn over steps alone, `by_both` of those
+    that Megatron also draws over the samples consumed."""
 
     step: int
     samples: int

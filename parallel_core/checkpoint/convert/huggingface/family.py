@@ -22,7 +22,8 @@ Parameter = tuple[str, tuple[str, ...], Rule]
 
 @dataclass(frozen=True)
 class Family:
-    """The models of one `model_type`, or those of them that `reads` accepts; they share one class of transformers."""
+    """The models of one `model_type`, or those of them that `reads` accepts; they share one class of transformers,
+    `architecture`. `fields` are the rows of its settings, `parameters` the rows of its parameters' names."""
 
     model_type: str
     architecture: str
@@ -41,7 +42,7 @@ class Family:
 
     @property
     def predicts_further(self) -> bool:
-        """Whether the table has layers of multi-token prediction."""
+        """Whether the family's parameters include layers of multi-token prediction."""
         return any(ours.startswith(FURTHER_LAYERS[0]) for ours, _, _ in self.parameters)
 
 

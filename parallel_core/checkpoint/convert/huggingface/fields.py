@@ -1,4 +1,5 @@
-"""Rows of settings that several families share."""
+"""Rows of settings in config.json: those that several families share, and the tables of whole families, such as
+LLAMA."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -34,7 +34,8 @@ class Field(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Settings that several keys of config.json give together."""
+    """Settings that several keys of config.json give together. to_ours: from config.json to these settings; to_theirs:
+    from all our settings to the keys that are written."""
 
     keys: tuple[str, ...]
     """All keys that `to_ours` reads."""

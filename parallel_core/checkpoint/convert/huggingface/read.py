@@ -36,7 +36,8 @@ def is_huggingface(folder: Path) -> bool:
 
 def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     """The model of a HuggingFace folder, which has no optimizer, whatever `optimizer` says. Raises ValueError if
-    something is missing, or is there and not known; KeyError for some keys of config.json that are missing."""
+    something is missing, or is there and not known; KeyError for some keys of config.json that are missing, OSError for
+    a file that cannot be read."""
     config = read_json(folder / CONFIG)
     family, block = family_of(config), block_of(config)
     tensors = dequantised(read_tensors(folder), block)
@@ -85,7 +86,7 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     """Name in the files -> tensor, unread; constants that files hold among weights, such as rotary frequencies, are
     left out. The folder has files of weights (`is_huggingface`). Raises ValueError naming a file or a tensor that is
-    missing, or a tensor that two files have."""
+    missing, or a tensor that two files have; FileNotFoundError for a missing file of torch.save."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found

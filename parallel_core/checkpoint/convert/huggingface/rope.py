@@ -127,9 +127,9 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def rope(partial: bool = False, default_share: float = 1.0, kinds: tuple[str, ...] = _MOST) -> Group:
-    """The row for the base of rotary positions and their stretching, whose kind must be one of `kinds`. partial:
-    whether only a part of each head's channels may rotate (otherwise such a part is an error). default_share: the part
-    of them that rotates where no key says it."""
+    """The row for the base of rotary positions and their stretching, whose kind, if there is one, must be one of
+    `kinds`. partial: whether only a part of each head's channels may rotate (otherwise such a part is an error).
+    default_share: the part of them that rotates where no key says it."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         found = _rope(config, default_share, kinds)

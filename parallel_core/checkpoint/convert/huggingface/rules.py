@@ -39,8 +39,8 @@ class IndexerRows(NamedTuple):
         return [*range(self.size - self.rotary, self.size), *range(self.size - self.rotary)]
 
     def of_all(self, order: list[int], count: int) -> Iterator[range]:
-        """The rows of a tensor with `count` rows, each a range of one, head after head. order: the rows of one head, by
-        which each head's are ordered."""
+        """The rows of a tensor with `count` rows in another order, each as a range of one: head after head, and within
+        each head as the numbers `order`, one for each row of a head, say."""
         yield from (range(start + row, start + row + 1) for start in range(0, count, self.size) for row in order)
 
 

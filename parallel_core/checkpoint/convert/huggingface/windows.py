@@ -50,8 +50,9 @@ def by_switch(rule: Rule | None = None) -> Group:
     that `layer_types` calls "sliding_attention" then have the window or, without that list, those of `rule`. rule None:
     all layers have it, whatever `layer_types` says.
 
-    Reading takes 4096 for a missing `sliding_window`; with a rule it raises ValueError if the switch is off and
-    `layer_types` names layers with a window. Writing without a rule raises ValueError if only some layers have it.
+    Reading takes 4096 for a missing `sliding_window`. With a rule it raises ValueError if the switch is off and
+    `layer_types` names layers with a window, and if the switch is on and `layer_types` has another length than the
+    model or an unknown name. Writing without a rule raises ValueError if only some layers have it.
     """
 
     def read(config: Mapping[str, Any]) -> Settings:
@@ -78,7 +79,8 @@ def by_switch(rule: Rule | None = None) -> Group:
 def by_layer_types(rule: Rule, *keys: str) -> Group:
     """The row of windows in a family's table, for models in which the layers that `layer_types` calls
     "sliding_attention" have the window, or without that list those for which `rule` is true; none has it without
-    `sliding_window`. keys: the keys of config.json that `rule` reads."""
+    `sliding_window`. keys: the keys of config.json that `rule` reads. Reading raises ValueError for a `layer_types` of
+    another length than the model or with an unknown name."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window"), _layers_in(config, rule))

@@ -21,9 +21,10 @@ MOST_BYTES = 5 * 10**9
 def write_huggingface(
     model: Model, directory: Path, model_type: str | None = None, tokenizer: Path | None = None
 ) -> None:
-    """Write config.json and the weights into `directory`, which is empty; without rows that only pad the vocabulary.
-    model_type: the family; None: that of the files that the model was read from, else the first that fits. tokenizer: a
-    folder whose tokenizer and settings of generation are copied, and whose config.json's special ids are taken over.
+    """Write config.json and the weights into the folder `directory`, which must be there; rows that only pad the
+    vocabulary are left out. model_type: the family; None: that of the files that the model was read from, else the
+    first that fits. tokenizer: a folder whose tokenizer and settings of generation are copied, and whose config.json's
+    special ids are taken over.
 
     Raises ValueError if that family is not known here or has no such models (where the first that fits is taken: if
     none fits), or if it has no place for one of the weights.
@@ -56,8 +57,8 @@ def add_huggingface(folder: Path, model_type: str | None) -> None:
 
 
 def huggingface_findings(config: AllConfig) -> Iterator[Finding]:
-    """A finding for --enable-mg2hf-convert, before the training, if the family that is asked for does not have this
-    network; where none is asked for, if no known family has it."""
+    """A finding for --enable-mg2hf-convert, if that is set and the family of --model-type-hf is unknown or does not
+    have this network; without --model-type-hf, if no known family has it."""
     asked = config.training_config.checkpoint
     if asked.convert_to_huggingface:
         try:

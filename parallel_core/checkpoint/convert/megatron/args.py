@@ -1,7 +1,7 @@
 """The entry `args` of a Megatron checkpoint: our settings out of it, and `args` out of our settings.
 
-Most of our options have the name of an entry in their flag (--num-layers: num_layers); the rows, and the code of the
-functions, are for the others.
+An option whose flag has the name of an entry (--num-layers: num_layers) has that entry's value; a table of `Row`s, and
+code in the functions, translate the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -94,7 +94,8 @@ _ONLY_MEGATRONS: dict[str, Any] = {
 
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     """Section -> option -> value of our configuration, from Megatron's `args`; a value of another type than the
-    option's is left out. Raises ValueError for an entry with which Megatron's network is one that is not known here."""
+    option's is left out. Raises ValueError for an entry, such as moe_latent_size, whose value makes a network that is
+    not known here."""
     for name, usual in _ONLY_MEGATRONS.items():
         if args.get(name) not in (usual, None):
             raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")

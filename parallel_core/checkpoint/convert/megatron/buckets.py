@@ -55,7 +55,7 @@ States = dict[str, dict[str, LazyTensor]]
 
 def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[str, Any], folder: Path) -> States:
     """State -> parameter -> whole values, from flat buckets: the parameters of a rank's chunk in reverse order, each at
-    a multiple of 64 elements.
+    a multiple of 64 elements. tensors: key -> bucket of one state; args: Megatron's; folder: its name is in errors.
 
     The order of a layer's parameters depends on the implementation of layers that saved them, such as Transformer
     Engine's. All known orders are tried, and the first in which the float32 values round to the weights is taken.

@@ -71,8 +71,8 @@ IS_NO_PARAMETER = re.compile(
 def spellings(names: Iterable[str]) -> dict[str, str]:
     """Name in a file -> our name, for all `names` of one part of a model that are parameters.
 
-    A norm after attention has, in models of today, the name that the norm before the feed-forward block once had: names
-    of norms are read as the old ones only where a linear has an old name (as "query_key_value") as well.
+    Old names (`BEFORE_CORE`) are translated only where a linear has an old name, such as "query_key_value": the name of
+    today's norm after attention was once that of the norm before the feed-forward block.
     """
     given = [name for name in names if not IS_NO_PARAMETER.search(name)]
     rows = (*(BEFORE_CORE if any(_OLD.search(name) for name in given) else ()), *TRANSFORMER_ENGINE)
@@ -167,8 +167,8 @@ ENGINE_ORDER, STACK_ORDER = (Order(_MODULES[1], grouped) for grouped in (False, 
 
 
 def in_order(names: Iterable[str], order: Order = LOCAL_ORDER) -> list[str]:
-    """The names in the order of the model, which is that of its optimizer's numbers and, reversed, of its flat
-    memory."""
+    """The names in the order of the model: that of the numbers in each of the optimizer's parameter groups and,
+    reversed, of its flat memory."""
     return sorted(names, key=lambda name: _place_in_model(name, order))
 
 
@@ -206,8 +206,8 @@ class Chunk:
         self, names: Iterable[str], network: Mapping[str, Any], order: Order = LOCAL_ORDER
     ) -> list[tuple[str, str]]:
         """(global name, name in the chunk) of the parameters that the chunk has, of all of the model's `names`, in the
-        order of the model. The two differ only for the copy of the word embedding that a tied model's last chunk has as
-        its output layer. network: the settings' section `model_config`."""
+        order of the model. The two differ only for the copy of the word embedding that a tied model's last chunk, if it
+        is not the first, has as its output layer. network: the settings' section `model_config`."""
         found = [(name, name) for name in in_order((name for name in names if self._has(name, network)), order)]
         tied = not network.get("untie_embeddings_and_output_weights", False)
         if tied and self.is_last and not self.is_first:

@@ -38,8 +38,8 @@ class RankFile:
 
     @cached_property
     def chunks(self) -> list[dict[str, LazyTensor]]:
-        """Our name with local numbers -> tensor, for each model chunk of the file, by the chunks' numbers. Raises
-        ValueError if it has none."""
+        """A list with, for each model chunk of the file, by the chunks' numbers, our name with local numbers -> tensor.
+        Raises ValueError if it has no chunk, or a dictionary in one is there twice."""
         keys = sorted((key for key in self.content if _CHUNK.fullmatch(str(key))), key=lambda key: int(key[5:] or 0))
         if not keys:
             raise ValueError(f"{self.path}: it holds no model")
@@ -154,7 +154,8 @@ class Shards:
         self._found: dict[str, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, state: str, path: Path, coordinates: Coordinates, tensors: Mapping[str, LazyTensor]) -> None:
-        """Add one rank's tensors, by name, of one state of the optimizer, or of the weights (`state` "")."""
+        """Add one rank's tensors, by name, of one state of the optimizer, or of the weights (`state` ""). path: the
+        rank's file; coordinates: kind of a group -> (the rank's number in it, its size)."""
         for name, tensor in tensors.items():
             self._found[state][name].append(Part(path, coordinates, tensor))
 

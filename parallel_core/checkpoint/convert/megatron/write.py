@@ -45,8 +45,8 @@ class RankParameter(NamedTuple):
 
 def optimizer_of(entries: Sequence[RankParameter], position: Position) -> Any:
     """The entry "optimizer" of a rank's file, for its parameters in the model's order: one dictionary or, where the
-    rank has experts' parameters and others, a list of two, the second for the experts'. position: has the steps, the
-    hyperparameters, the schedule and the loss scaler."""
+    rank has experts' parameters and others, a list of two, the second for the experts'; an empty list for no parameter.
+    position: has the steps, the hyperparameters, the schedule and the loss scaler."""
     parts = []
     for expert in (False, True):
         own = [e for e in entries if is_of_expert(e.name) == expert and not BUFFERS.fullmatch(e.name)]
@@ -167,9 +167,9 @@ class Layout:
 
 
 def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: int | None = None) -> None:
-    """Write iter_*/mp_rank_*/model_optim_rng.pt (of iteration 0 release/...) and the tracker into `directory`, which is
-    empty. divisible_by: --make-vocab-size-divisible-by; None: the model's own, else 128. Raises ValueError if the
-    layout does not divide the model, or if Megatron has no such network or states."""
+    """Write iter_*/mp_rank_*/model_optim_rng.pt (of iteration 0 release/...) and the tracker file into `directory`.
+    divisible_by: --make-vocab-size-divisible-by; None: the model's own, else 128. Raises ValueError if the layout does
+    not divide the model, or if Megatron has no such network or states, FileExistsError if a rank's folder is there."""
     if not model.has_states_of_megatron:
         kind = model.position.optimizer_kind
         raise ValueError(f"Megatron's files have no states of this optimizer ({kind}); add --no-load-optim")

@@ -1,10 +1,10 @@
 """Attention in tiles of scores, on the host (after FlashAttention, Dao et al. 2022): the forward pass.
 
-Only one tile of scores exists at a time, and of it only p = exp(s - m), in the type of the operands; with a causal mask
-the keys above the diagonal are never multiplied. With l = sum p, out = p V / l, V the values: neither needs m to be the
-row's largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where a sum
-shows that it will not do, the block is computed again with the rows' maxima. j heads, q queries and k keys of a tile
-[j, k, q]; e the size of a value's head.
+Each thread has only one tile of scores at a time, and of it only p = exp(s - m), in the type of the operands; with a
+causal mask tiles above the diagonal are never multiplied. With l = sum p, out = p V / l, V the values: neither needs m
+to be the row's largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where
+a sum shows that it will not do, the block is computed again with the rows' maxima. j heads, q queries and k keys of a
+tile [j, k, q]; e the size of a value's head.
 """
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Sums, the sweeps of cross entropy over a block of logits, and an optimizer's update. Letters: r rows, c columns."""
+"""Sums, the passes of cross entropy over a block of logits, and an optimizer's update. Letters: r rows, c columns."""
 
 import numpy as np
 

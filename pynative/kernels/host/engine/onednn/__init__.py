@@ -49,7 +49,7 @@ def _or_numpy(primitive: Callable[P, bool], numpys: Callable[P, None]) -> Callab
 
 
 class OneDnnEngine(NumpyEngine):
-    """The engine of `interface.Engine` by oneDNN."""
+    """The engine of `interface.Engine` by oneDNN, and by numpy where oneDNN has no fast primitive."""
 
     name = "oneDNN"
 

@@ -1,9 +1,9 @@
-"""Sweeps by oneDNN's binary primitives with fused operations on their results: sums, cross entropy, an optimizer's
-update.
+"""Sums, cross entropy and an optimizer's update by oneDNN's binary primitives, with operations on their results fused
+into them.
 
-An update takes three sweeps, one for each average and one for the parameter from both; each works in place, without
-arrays for what lies between. Factors that change from step to step come in as arrays of one entry, so that primitives
-are made once.
+An update takes three passes over memory, one for each average and one for the parameter from both; each works in
+place, without arrays for what lies between. Factors that change from step to step come in as arrays of one entry, so
+that primitives are made once.
 """
 
 import numpy as np

@@ -116,7 +116,7 @@ def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
     def read(args: Any) -> str | None:
         given = getattr(args, own_argument)
         if given is not None:
-            return dtype(str(given))
+            return dtype(given)
         return "bfloat16" if args.bf16 else "float16" if args.fp16 else None
 
     return read
@@ -143,6 +143,7 @@ def num_layer_list(args: Any) -> Any:
         stages = pipeline_layout(layout)
     except ValueError:
         return Unknown()
+    size = 1 if size is None else size
     return layers_of_stages(stages, size) if size >= 1 and len(stages) % size == 0 else Unknown()
 
 
@@ -179,14 +180,14 @@ def pipeline_schedule(args: Any) -> str | None:
     if named is None and args.zero_bubble_v_schedule:
         return {"half": "v-half", "min": "v-min"}.get(args.zero_bubble_v_schedule_mem_setup, "zb-v")
     if named is None and args.enable_zero_bubble:
-        twice = str(2 * args.pipeline_model_parallel_size)
+        twice = str(2 * (args.pipeline_model_parallel_size or 1))
         return "zb-2p" if args.zero_bubble_max_pending_backward == twice else "zb-1p"
     return named
 
 
 def expert_parallel_size(args: Any) -> Any:
     size = args.expert_model_parallel_size
-    return size * args.tensor_model_parallel_size if size and args.moe_tp_extend_ep else size
+    return size * (args.tensor_model_parallel_size or 1) if size and args.moe_tp_extend_ep else size
 
 
 def context_parallel_algo(args: Any) -> str | None:

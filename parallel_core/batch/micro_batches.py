@@ -29,6 +29,8 @@ LENGTHS = "lengths"
 micro-batch is cut to its longest row."""
 QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
 """Name of an entry that says which keys a query sees -> its axis of queries."""
+_POSITION_AXES = {ATTENTION_MASK: (2, 3), ROUTED_EXPERTS: (1,)}
+"""Name of an entry with more axes than [b, s] -> its axes of positions."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,15 @@ class BatchEntry:
         whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
-    def positions(self, stop: int) -> "BatchEntry":
-        """The entry of the positions before `stop`, for an array [b, s] of whole sequences; any other stays. The number
-        of its tokens that count stays: what is cut off is taken for padding."""
-        return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
+    def positions(self, name: str, stop: int) -> "BatchEntry":
+        """The entry `name` of the positions before `stop`, for an array [b, s] of whole sequences, an attention mask
+        (queries and keys) and given experts; any other stays. The number of its tokens that count stays: what is cut
+        off is taken for padding."""
+        if self.whole is not None:
+            return self
+        axes = _POSITION_AXES.get(name, (1,) if self.array.ndim == 2 else ())
+        kept = tuple(slice(stop if axis in axes else None) for axis in range(self.array.ndim))
+        return replace(self, array=self.array[kept])
 
     def with_rows(self, rows: int) -> "BatchEntry":
         """The entry with rows of zeros behind its own, `rows` altogether, which are at least as many as it has."""
@@ -167,10 +174,10 @@ class StepBatch:
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
         """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without` and the
-        entry of lengths: by that, whole sequences [b, s] are cut to the micro-batch's longest row, unless all its
-        lengths are 0. Raises as `ContextShard.entry`."""
+        entry of lengths: by that, whole sequences are cut to the micro-batch's longest row (`BatchEntry.positions`),
+        unless all its lengths are 0. Raises as `ContextShard.entry`."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
-        rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
+        rows = {name: self._without_padding(name, self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}
 
     def tokens(self, number: int) -> float:
@@ -180,13 +187,13 @@ class StepBatch:
         tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens
 
-    def _without_padding(self, entry: Any, number: int) -> Any:
+    def _without_padding(self, name: str, entry: Any, number: int) -> Any:
         """A micro-batch's entry cut to its longest row (`LENGTHS`); where all rows are filled up, with length 0, it
         stays."""
         if LENGTHS not in self.entries or not isinstance(entry, BatchEntry):
             return entry
         longest = int(self._rows(self.entries[LENGTHS], number).array.max())
-        return entry.positions(longest) if longest else entry
+        return entry.positions(name, longest) if longest else entry
 
     def _rows(self, entry: Any, number: int) -> Any:
         if not isinstance(entry, BatchEntry):

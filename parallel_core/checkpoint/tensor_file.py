@@ -220,8 +220,11 @@ class TensorFile:
 
     def array(self, name: str) -> Array:
         """The values of a tensor as a view of the mapped file, read from the disk when they are touched; bfloat16 as a
-        float32 copy. Raises KeyError if the file has no tensor of this name, or one of float8."""
+        float32 copy. Raises KeyError if the file has no tensor of this name, ValueError for a tensor of 8 bits, whose
+        values need the scales beside it."""
         dtype, shape, begin, end = self._place(name)
+        if dtype not in DTYPES:
+            raise ValueError(f"{self.path}: {name} is {dtype}, an array has {', '.join(DTYPES)}; take its tensor")
         kind = DTYPES[dtype].numpy
         values = self._data(begin, end).view(kind).reshape(shape)
         return from_bfloat16(values) if dtype == "bfloat16" else values

@@ -217,6 +217,10 @@ def findings(options: argparse.Namespace) -> Iterator[Finding]:
     tokenizer = options.tokenizer_model
     if tokenizer is not None and not tokenizer.is_dir():
         yield Finding("--tokenizer-model", tokenizer, "is no folder", "name a model's folder")
+    tensor, of_experts = options.tensor_model_parallel_size or 1, options.expert_tensor_parallel_size
+    if options.to == "megatron" and of_experts is not None and tensor % of_experts:
+        rule = f"must divide --tensor-model-parallel-size {tensor}: else no file has some parts of the experts"
+        yield Finding("--expert-tensor-parallel-size", of_experts, rule, "change one of them")
     output = options.output.resolve()
     if output == options.input.resolve():
         yield Finding("--output", options.output, "is --input, too", "name a new folder")

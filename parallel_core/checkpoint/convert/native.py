@@ -42,7 +42,7 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
 
     optimizer: its state is read, too. merges: adapters are merged into their weights, and the optimizer's state, which
     is that of adapters, is left out; False: adapters are weights by themselves. Raises ValueError if a tensor is not
-    whole, or the manifest or a file cannot be read, KeyError if a file lacks a tensor of the manifest.
+    whole, the manifest or a file cannot be read, or a file lacks a tensor of the manifest.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
@@ -98,6 +98,8 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> LazyTensor:
     pieces = []
     for shard in tensor.shards:
+        if files[shard.file].shape(name) is None:
+            raise ValueError(f"{files[shard.file].path}: lacks {name}, which the manifest says is in it")
         stored = files[shard.file].tensor(name)
         if stored.dtype != tensor.dtype:
             raise ValueError(f"{files[shard.file].path}: {name} is {stored.dtype}, the manifest says {tensor.dtype}")

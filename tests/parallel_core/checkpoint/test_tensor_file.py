@@ -1,5 +1,7 @@
 """Our safetensors files against the safetensors package: each reads what the other writes."""
 
+import json
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -47,6 +49,17 @@ def test_bfloat16(tmp_path):
     read = TensorFile(tmp_path / "t").array("w")
     np.testing.assert_array_equal(read, bfloat16.astype(np.float32))
     assert read.dtype == np.float32
+
+
+def test_eight_bits_are_no_values(tmp_path):
+    """A tensor of 8 bits has its bits in `tensor`; `array` refuses it, as its values need scales that lie
+    elsewhere."""
+    header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    (tmp_path / "t").write_bytes(len(header).to_bytes(8, "little") + header + b"\x38\x40")
+    file = TensorFile(tmp_path / "t")
+    assert file.tensor("w").read().tolist() == [0x38, 0x40]
+    with pytest.raises(ValueError, match="t: w is float8_e4m3"):
+        file.array("w")
 
 
 def test_the_record_is_of_the_bytes_on_disk(tmp_path):

@@ -21,7 +21,7 @@ from parallel_core.planner.failures import best_interval, goodput
 from parallel_core.planner.layouts import all_layouts, layout_of, neighbours, without_layout
 from parallel_core.planner.pictures import _steps, memory_svg, ranks_svg
 from parallel_core.planner.report import draw, spans, step_svg
-from parallel_core.planner.search import Bound
+from parallel_core.planner.search import Bound, search
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +71,13 @@ def test_the_search_finds_what_trying_all_finds(more, world, memory):
     changes = fastest([one for one in neighbours(own, layouts) if one in times], 3)
     better = [seconds for seconds in changes if seconds < plan.step.total or not plan.fits]
     assert [one.seconds for one in found.changes] == pytest.approx(better)
+
+
+def test_a_search_for_none_plans_none():
+    """`search` for no layouts returns none, without a plan."""
+    plan = planned((*SMALL,), 4)
+    bound = Bound(plan, partial(whole_model, without_layout(SMALL), plan))
+    assert search([*all_layouts(plan.config, 4)], bound, lambda layout: pytest.fail(f"{layout} was planned"), 0) == []
 
 
 def test_a_layouts_flags_replace_the_scripts():

@@ -8,7 +8,7 @@ from parallel_core.system.command_line import program
 
 
 def usage() -> str:
-    """The usage text: every command with its sentence, and the way to its options."""
+    """The usage text: every command with what it does, and the way to its options."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {command.does}" for name, command in COMMANDS.items()]
     return "\n".join(
@@ -17,8 +17,8 @@ def usage() -> str:
 
 
 def main() -> None:
-    """Run the command that the command line names, with the rest of it; without one or with --help print the usage.
-    Raises SystemExit for an unknown command."""
+    """Run the command that the command line names, with the rest of it; without one, or with --help or -h in its place,
+    print the usage. Raises SystemExit for an unknown command."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(usage())

@@ -1,4 +1,5 @@
-"""The ways in that people know from Megatron: `initialize_megatron`, `parse_args`, `get_args`."""
+"""The ways to a configuration: those that people know from Megatron (`initialize_megatron`, `parse_args`, `get_args`),
+and `init_configs_from_...` a YAML file, a dictionary or a namespace."""
 
 import sys
 import time
@@ -48,9 +49,10 @@ def init_configs_from_dict(
     """The configuration of a dictionary in one of the three layouts of YAML files, told apart by their top keys.
 
     The result has every section, whichever `config_classes` asks for; ValueError for a class that is no section's.
-    `world_size`: processes of the job; by default what the launcher's environment says, else the fewest that hold the
-    model. Raises `ConfigError` with every finding; an unknown key is one, with the nearest known names. Keys that do
-    nothing are printed by rank 0.
+    `world_size`: processes of the job; by default what the launcher's environment says, else the dictionary, else the
+    fewest that hold the model. Raises `ConfigError` with every finding; an unknown key is one, with the nearest known
+    names. Keys that do nothing are printed by rank 0, but for defaults that are spelt out. Raises ValueError where a
+    launcher's rank or job size is no number.
     """
     check_config_classes(config_classes)
     return _config(*yaml_file.values_of(content, "the dictionary"), world_size)
@@ -88,15 +90,15 @@ _global_args: Namespace | None = None
 
 
 class Arguments(Namespace):
-    """Megatron's arguments, which know what they were read from and the configuration that was built of them."""
+    """Megatron's arguments, which know from which sources they were read and the configuration that was built then."""
 
     __slots__ = ("_as_built", "_reading")
     _reading: Reading
     _as_built: dict[str, Any]
 
     def keep(self, reading: Reading) -> None:
-        """Take over the arguments of a reading, and remember the reading and their values. Attributes that are no
-        arguments of Megatron's, and that the user's script has set, stay."""
+        """Take over the arguments of a reading, and remember the reading and their values. Attributes under other names
+        than those of the flag table that are set already, such as a script's own, stay."""
         vars(self).update((name, value) for name, value in vars(reading.args).items() if _is_ours(name, self))
         self._reading = reading
         self._as_built = {name: _kept(value) for name, value in vars(self).items() if name in _NAMES}
@@ -114,7 +116,8 @@ class Arguments(Namespace):
         super().__setattr__(OTHER_NAMES[name] if is_other else name, value)
 
     def changes(self) -> dict[str, Any]:
-        """Name -> value of the arguments that were changed, or deleted (None), since the configuration was built."""
+        """Name -> value of the arguments whose value, or its type, is another than when the configuration was built;
+        None for one that was deleted, or set to None."""
         now = vars(self)
         return {name: now.get(name) for name, value in self._as_built.items() if _differs(now.get(name), value)}
 
@@ -151,9 +154,10 @@ def parse_args(
     """The arguments of a command line, by default the process's own, with Megatron's names and defaults.
 
     extra_args_provider: adds the script's own flags to a parser. world_size: the number of processes, by default what
-    the launcher's environment says, else 1, or with --yaml-cfg the fewest that hold the model. args_defaults: other
-    defaults, by attribute name. check_files: missing files are findings. Arguments that follow from others (sizes, the
-    padded vocabulary, types) are filled in. Raises `ConfigError` with every finding.
+    the launcher's environment says, else 1, or with --yaml-cfg the file's, or the fewest that hold the model.
+    args_defaults: other defaults, by attribute name. check_files: missing files are findings. Arguments that follow
+    from others (sizes, the padded vocabulary, types) are filled in. Raises `ConfigError` with every finding, ValueError
+    where a launcher's rank or job size is no number.
     """
     return _accepted(read(argv, extra_args_provider, world_size, args_defaults, check_files, read_vocabulary=True))
 
@@ -171,13 +175,14 @@ def init_configs_from_args(
 ) -> AllConfig:
     """The configuration of an argument namespace.
 
-    `model_type` must be "model_config", the only section of a model; the result has every section, whichever
-    `config_classes` names: ValueError for another model_type, or a class that is no section's.
+    `model_type` must be "model_config"; the result has every section, whichever `config_classes` names: ValueError for
+    another model_type, or a class that is no section's.
 
     For arguments of `parse_args` it is the configuration that was built when they were read; if attributes were changed
     since, it is built again from everything that was given and the changes, and attributes that follow from the changes
-    are filled in. A namespace of another parser, such as Megatron's, is read attribute by attribute and left as it is.
-    Raises ValueError for values that are wrong or do not fit each other, as a rule a `ConfigError` with all findings.
+    are filled in. A namespace of another parser, such as Megatron's, is read attribute by attribute and left as it is;
+    configuration files that it names are not read, but are an error. Raises ValueError for values that are wrong or do
+    not fit each other, as a rule a `ConfigError` with all findings.
     """
     if model_type != "model_config":
         raise ValueError(f"init_configs_from_args: model_type={model_type!r}: the model's section is model_config")
@@ -252,12 +257,12 @@ def initialize_megatron(
     argv: Sequence[str] | None = None,
     check_files: bool = True,
 ) -> Namespace:
-    """Parse the command line for a training script, keep the result for `get_args`, and return it. The parameters are
-    those of `parse_args`.
+    """Parse the command line for a training script, keep the result for `get_args`, and return it. Parameters are as in
+    `parse_args`, but files are looked for by default.
 
-    `--help` among the arguments prints the flags that act and ends the process. A user's mistakes are printed to the
-    standard error of rank 0, and every process ends with exit code 2. msrun's scheduler process, which has nothing to
-    do on a CPU, ends here with 0: what scripts import next, MindSpore, takes seconds.
+    `--help` among the arguments prints the flags that act and ends the process. A user's mistakes, options of a
+    training that are missing and a run that does not fit the memory are printed to the standard error of rank 0, and
+    every process ends with exit code 2. On a CPU msrun's scheduler process, which has nothing to do there, ends with 0.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
@@ -280,8 +285,8 @@ def initialize_megatron(
 
 @contextmanager
 def exit_on_mistakes() -> Iterator[None]:
-    """Print a user's mistake (ValueError) inside the block on rank 0, without a traceback, on other ranks one line that
-    says so, and end the process with 2."""
+    """Print a user's mistake (ValueError) inside the block to standard error and end the process with 2: on rank 0 all
+    errors, without a traceback, on other ranks, after GRACE_SECONDS, one line that refers to rank 0's."""
     try:
         yield
     except ValueError as error:
@@ -307,7 +312,8 @@ set_global_args = set_args
 
 
 def get_args() -> Namespace:
-    """The arguments that `initialize_megatron` read, or `set_args` was given. Raises ValueError before that."""
+    """The arguments that `initialize_megatron` read, or `set_args` was given, whichever was last. Raises ValueError
+    before that."""
     if _global_args is None:
         raise ValueError("get_args(): no arguments yet; call initialize_megatron() first")
     return _global_args

@@ -1,4 +1,5 @@
-"""Rules about the flags as typed: refused flags and values, flags that are required, need others or exclude them."""
+"""Rules about flags and keys of files as given: refused flags and values, flags that are required, need others or
+exclude them; and a few about what was given beside the configuration that was built of it."""
 
 from argparse import Namespace
 from collections import defaultdict
@@ -48,7 +49,8 @@ def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def required(args: Any) -> Iterator[Finding]:
-    """A finding for each entry of `REQUIRED`, flags of which a command line must have one, where it has none."""
+    """A finding for each tuple of flags in `REQUIRED`, one of which a training must have, whose arguments are all
+    None."""
     for flags in REQUIRED:
         if all(_attribute(args, flag) is None for flag in flags):
             yield Finding(" or ".join(flags), None, "must be given", "add it")
@@ -118,7 +120,7 @@ def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def data_is_named_once(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """A finding where --train-data-path names other data than --data-path."""
+    """A finding where --train-data-path names other data than --data-path, if both are given."""
     for entry in given:
         if (
             entry.row.dest == "train_data_path"
@@ -130,8 +132,8 @@ def data_is_named_once(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def older_experts_are_switches(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """A finding where --use-legacy-models is given for a model with experts, without the flags for what those experts
-    are: each token goes to sinkhorn's best expert, and there are no biases."""
+    """A finding where --use-legacy-models is given for a model with several experts, without the flags for what those
+    experts are: each token goes to sinkhorn's best expert, and there are no biases."""
     if not args.use_legacy_models or (args.num_experts or 1) == 1:
         return
     is_switch = parts(args.moe_router_load_balancing_type) == ["sinkhorn"] and args.moe_router_topk == 1
@@ -258,9 +260,9 @@ def demands_are_met(given: Sequence[Given], config: AllConfig) -> Iterator[Findi
 
 
 def scales_have_a_type(typed: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
-    """Findings for typed flags about a loss scale where training is in float32, which has none. A flag at 0, or at its
-    default here or in Megatron, passes. Keys of files are left out: they may belong to a part of the file that is
-    switched off."""
+    """Findings for flags about a loss scale where training is in float32, which has none. A flag at 0, at its default,
+    or --loss-scale-window at Megatron's, 1000, passes. typed: the flags, and arguments that a script changed; not keys
+    of files, which may belong to a part of the file that is switched off."""
     if not IN_FLOAT32.is_idle(config):
         return
     for entry in typed:
@@ -271,7 +273,8 @@ def scales_have_a_type(typed: Sequence[Given], config: AllConfig) -> Iterator[Fi
 
 
 def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
-    """A finding where a name of --no-weight-decay-params is the end of no parameter's name."""
+    """One finding with the names of --no-weight-decay-params that are the end of no parameter's name, if there are
+    such."""
     ends = config.optimizer_config.no_weight_decay_params or []
     stages = range(config.parallel_config.pipeline_model_parallel_size if ends else 0)
     names = [spec.name for stage in stages for spec in StagePlan(config, stage).parameters]

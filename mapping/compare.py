@@ -30,7 +30,7 @@ MOST = 40
 def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str], bool]:
     """The lines about two runs: settings of configuration and environment that differ (at most MOST of each), then the
     differences of the first step that has any; and whether the runs differ in what they computed. exact: any difference
-    counts; without it, one that rounding does not explain."""
+    counts; without it, one that rounding does not explain. Raises as `first_differences`."""
     lines = [f"A: {one.folder}", f"B: {other.folder}"]
     for what, mine, theirs in (
         ("configuration", one.settings, other.settings),
@@ -59,7 +59,7 @@ def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str]
 
 def main(argv: Sequence[str]) -> int:
     """Run the command, and return its exit code: 0 if the runs are the same, 1 if they differ, 2 for a folder that has
-    nothing to compare or cannot be read, and for runs without a common step."""
+    nothing to compare or in which reading raises OSError or ValueError, and for runs without a common step."""
     parser = command_line(__doc__, program("compare"))
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run's folder, or a recorded case")
     parser.add_argument("--exact", action="store_true", help="call any other bit a difference")

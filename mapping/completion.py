@@ -30,8 +30,8 @@ ZSH = "autoload -U +X bashcompinit && bashcompinit"
 
 
 def options_of(command: str) -> list[str]:
-    """The options that the --help of a command of the entry point names, sorted. Raises CalledProcessError for a
-    command that does not exist."""
+    """The words with two dashes in the --help of a command of the entry point, its options and others that the text
+    names, sorted, each once. Raises CalledProcessError for a command that does not exist."""
     done = subprocess.run(
         [sys.executable, "-m", "mapping", command, "--help"], capture_output=True, text=True, check=True
     )
@@ -56,7 +56,7 @@ def script(shell: str, options: Mapping[str, Sequence[str]], flags: Sequence[str
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the completion script for the shell that `argv` names."""
+    """Print the completion script for the shell that `argv` names, bash or zsh; another one ends the process with 2."""
     parser = command_line(__doc__, program("completion"))
     parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that reads it")
     shell = parser.parse_args(argv).shell

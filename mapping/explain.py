@@ -1,8 +1,9 @@
 """Say how each flag of a script is handled: `python -m mapping explain [OPTIONS] -- THE SCRIPT'S ARGUMENTS`.
 
-It prints `starts` and the memory of a rank of each pipeline stage, or each error that stops the run; then notes, and
-the flags: those that are refused or wrong, those that are ignored, with the reason, and those that act, with the option
-and its value. It needs no device and no MindSpore. Exit code 0 if the run starts, 1 if something stops it.
+It prints `starts` and the memory of a rank of each pipeline stage, as far as it is known, or each error that stops the
+run; then notes, and the flags: those that are refused or wrong, those that are ignored, with the reason, and those that
+act, with the option that they fill and its value. It needs no device and no MindSpore. Exit code 0 if the flags are
+right, 1 for errors, 2 for a wrong call; whether this host has the device and the memory is not asked.
 
     python -m mapping explain --world-size 16 -- --tensor-model-parallel-size 8 --num-layers 32
 """
@@ -25,14 +26,13 @@ from parallel_core.system.terminal import has_colours
 
 
 def outcomes(reading: Reading) -> Iterator[Outcome]:
-    """The outcome of each entry of `reading.given`: flags in the order of the command line, attributes that were
-    changed later, keys of files, but for those of YAML that a flag replaces, then a checkpoint's settings that act."""
+    """The outcome of each entry of `reading.given`, in its order."""
     return (outcome_of(given, reading.config) for given in reading.given)
 
 
 def as_json(reading: Reading) -> str:
     """The whole answer as a JSON text, for programs: whether the run starts, its flags, notes, findings, configuration
-    and memory (an empty list if it does not start)."""
+    and memory (an empty list if it does not start, or the memory is not known)."""
     found = stops(reading)
     return json.dumps(
         {

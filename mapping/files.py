@@ -1,4 +1,4 @@
-"""Findings about files that flags name and that are not there, or, of .idx files, cannot be read."""
+"""Findings about files that flags name and that are not there, or, of .idx files, are damaged."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,8 +13,9 @@ DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-d
 
 
 def missing_files(args: Any) -> Iterator[Finding]:
-    """A finding for each file or folder of the tokenizer, of data, and of --fsdp2-config-path that a flag names and
-    that is not there, and for each .idx file that cannot be read."""
+    """A finding for each file or folder of the tokenizer, of data, and of --fsdp2-config-path that one of their flags
+    names and that is not there, and for each .idx file that has a .bin file beside it and is damaged. --load is not
+    looked at."""
     for flag, path in (
         ("--vocab-file", args.vocab_file),
         ("--merge-file", args.merge_file),

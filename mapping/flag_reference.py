@@ -23,7 +23,7 @@ Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what be
 
 
 def reference() -> str:
-    """The Markdown text of the reference page: every flag, its default and what becomes of it."""
+    """The Markdown text of the reference page: every flag, the default of its value, if any, and what becomes of it."""
     sentences = field_sentences()
     parts = [HEADER]
     for rows in filter(None, GROUPS):

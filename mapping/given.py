@@ -1,4 +1,4 @@
-"""The values that a user gave: by a flag, a key of a configuration file, or an attribute of the arguments."""
+"""Values that were given: by a flag, a key of a configuration file, an attribute of the arguments, or a checkpoint."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,44 +13,48 @@ NO_FLAG = Flag("", None)
 
 class Demand(NamedTuple):
     """A demand that a file's key, with this value, makes on a config field (the end of its path) without filling it:
-    `is_met` says whether the field's value meets it, `rule` and `fix` what is wrong else."""
+    `is_met` says whether the field's value meets it; if not, `rule` and `fix` are the finding's."""
 
     value: Any
     """The value of the key."""
     field: str
     """The end of the field's path."""
     is_met: Callable[[Any], bool]
-    """Test of the field's value (0 where there is none): whether it meets the demand."""
+    """Test of the field's value (0 in place of None, false and empty ones): whether it meets the demand."""
     rule: str
     """The rule that is broken if the demand is not met; {} stands for the field's value."""
     fix: str
+    """The change to make then."""
 
 
 class Given(NamedTuple):
     """A value that was given, and where it goes: into the argument of a flag (`row`), straight into a config field
-    (`field`, its path), or nowhere. source: the file, "" for the command line; reason: why the key of a file does
-    nothing; demand: the demand of a key that fills no field; is_default: whether the value is its key's default."""
+    (`field`, its path), or nowhere. source: the file, or the checkpoint's folder, "" for others; reason: why it does
+    nothing; demand: the demand of a key that fills no field; is_default: whether it is a default, which a file writes
+    out or implies."""
 
     name: str
-    """The name as the user wrote it: `--seed`, `train_batch_size`, `model_config.num_layers`, `args.lr`."""
+    """The name as the user wrote it: `--seed`, `train_batch_size`, `model_config.num_layers`, `args.lr`; for a
+    checkpoint's value that of its option."""
     value: Any
     row: Flag = NO_FLAG
-    """The row of the flag that means the same; NO_FLAG: none, and the value goes into `field`, if that is
-    not empty."""
+    """The row of the flag that means the same, or NO_FLAG."""
     field: str = ""
     """Path of the config field that a file's key fills without the flag's derivation; "": none."""
     source: str = ""
-    """The configuration file; "" for the command line."""
+    """The configuration file, or the checkpoint's folder; "" for others."""
     reason: str = ""
-    """The reason why the key of a file does nothing, or fills a field that changes no result; "": none."""
+    """The reason why the value does nothing, or fills a field that changes no result; "": none."""
     demand: Demand | None = None
     """The demand of a key of a file that fills no field; None: it makes none."""
     is_default: bool = False
-    """Whether the value is the key's default, beside which another key's value counts."""
+    """Whether the value is a default, which a file writes out or its other keys imply; a key of the file that gives the
+    same another value wins over it."""
 
     @property
     def target(self) -> str:
-        """Path of the config field that the value fills, or that is derived from the value; "" if there is none."""
+        """Path of the config field that the value is for: `field`, else the row's, even of an ignored flag; "" if there
+        is none."""
         return self.field or self.row.target
 
     @property
@@ -60,8 +64,8 @@ class Given(NamedTuple):
 
     @property
     def words(self) -> str | float | None:
-        """The value as it is typed, words joined by spaces; a number as it is; None for a switch, or without a
-        value."""
+        """The value for a message: a list's parts as text, with spaces between; a number as it is; None for None, true
+        and false."""
         if self.value is None or isinstance(self.value, bool):
             return None
         if isinstance(self.value, int | float):
@@ -70,7 +74,7 @@ class Given(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the value asks for nothing: None, or the default of a flag that takes a value, as
+        """Whether the value asks for nothing: None, or the default of `row` if that takes a value, as
         `--lr-warmup-iters 0`."""
         return self.value is None or (self.row.type is not None and self.value == self.row.default)
 
@@ -80,8 +84,8 @@ class Given(NamedTuple):
         return self.row.stands_for.get(self.value, "") if isinstance(self.value, str) else ""
 
     def replaces(self, other: "Given") -> bool:
-        """Whether only one of this and `other` can count: they fill the same argument or the same field, and neither
-        flag is one that completes the other (`Flag.completes`)."""
+        """Whether only one of this and `other` can count: they are for the same argument or the same field, and neither
+        flag completes the other (`Flag.completes`)."""
         names = {name for name in (self.target, self.row.dest) if name}
         if names.isdisjoint((other.target, other.row.dest)):
             return False

@@ -1,5 +1,4 @@
-"""`python -m mapping inspect PATH`: shows a checkpoint, by its folder, or a data set, by its prefix, whichever is
-there."""
+"""`python -m mapping inspect PATH`: shows a checkpoint, by its folder, or a data set, by its prefix."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +6,8 @@ from pathlib import Path
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show a data set if one of the words is the prefix of one, else a checkpoint; return the exit code."""
+    """Show a data set if there is a file WORD.idx for one of the words (those that begin with - aside), else a
+    checkpoint; return the exit code, or raise SystemExit for wrong arguments."""
     if any(not word.startswith("-") and Path(f"{word}.idx").is_file() for word in argv):
         from parallel_core.data.preprocess.command_line import main as of_data
 

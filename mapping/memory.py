@@ -15,8 +15,8 @@ from parallel_core.system.environment import has_ascend
 
 
 def memory_of_stages(config: AllConfig) -> list[StageMemory]:
-    """The memory of a rank of each pipeline stage; empty where a size is not known yet, such as that of a vocabulary
-    that only the tokenizer's files give."""
+    """The memory of a rank of each pipeline stage by `Plan.of_run`; empty where a size is not known yet, such as that
+    of a vocabulary that only the tokenizer's files give. Raises ConfigError as `find_device`."""
     try:
         return Plan.of_run(config).memory
     except Unjudged:
@@ -24,8 +24,8 @@ def memory_of_stages(config: AllConfig) -> list[StageMemory]:
 
 
 def as_lines(config: AllConfig) -> Iterator[str]:
-    """The lines of the plan's table of memory, for people, and of what is recomputed on a CPU without being asked for;
-    one line that says so where the memory is not known."""
+    """The lines of the plan's table of memory, in MiB, and a note if results are recomputed on a CPU without being
+    asked for; one line that says so where the memory is not known."""
     stages = memory_of_stages(config)
     if not stages:
         yield "memory of a rank: not known before the vocabulary is; add --check-files, or give --vocab-size"
@@ -46,17 +46,19 @@ def _of_results(parallel: ParallelConfig) -> Iterator[str]:
 
 def as_json(config: AllConfig) -> list[dict[str, Any]]:
     """For each stage the memory of a rank in bytes: "parts" (name -> bytes on the device), "elsewhere" (name -> bytes
-    in host memory or a file instead), and "total", the sum of the parts; empty where `memory_of_stages` is."""
+    in host memory or a file instead, of activations as in `StageMemory`), and "total", the sum of the parts, without
+    what the runtime reserves; empty where `memory_of_stages` is."""
     return [
         {"parts": stage.parts, "elsewhere": stage.elsewhere, "total": stage.total} for stage in memory_of_stages(config)
     ]
 
 
 def does_not_fit(config: AllConfig, ranks: int = 1) -> Iterator[Finding]:
-    """Findings about a run that cannot start on this host: a missing device, or too little memory for `ranks` ranks.
+    """Findings about a run that cannot start on this host: --device-target Ascend without an Ascend or, on a CPU, too
+    little memory for `ranks` ranks.
 
     On a CPU the ranks must fit into the host's memory with swap. Each rank is counted as one of the pipeline stage that
-    needs the least, at the lower end of its range, so that nothing is refused that might fit.
+    needs the least, at the lower end of its range. Memory that is not known is not judged.
     """
     parallel = config.parallel_config
     if parallel.device_target == "Ascend" and not has_ascend():

@@ -1,4 +1,4 @@
-"""The way from everything that was given, by any reader, to one configuration: merged once, built once."""
+"""The way from everything that was given, by any reader, to one configuration."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,12 +64,12 @@ _BESIDE_THE_MODEL = ("optimizer_config", "training_config", "dataset_config")
 @dataclass
 class Sources:
     """Everything that a user gave, by where it was given: typed flags, a YAML file, files that must agree with the
-    flags (`beside`: DeepSpeed's and FSDP2's), and attributes that were `changed` later. Flags win over files, changed
-    attributes over both."""
+    flags (`beside`: DeepSpeed's and FSDP2's), and attributes that were `changed` later. Flags win over the YAML file,
+    changed attributes over both."""
 
     typed: list[Given] = field(default_factory=list)
     beside: list[Given] = field(default_factory=list)
-    """Values of files that must agree with the flags: DeepSpeed's and FSDP2's."""
+    """Values of files that must agree with the flags and the YAML file: DeepSpeed's and FSDP2's."""
     defaults: list[Given] = field(default_factory=list)
     """The defaults of a DeepSpeed file, which count where nothing else is given."""
     yaml: list[Given] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Sources:
     check_files: bool = False
     """Whether files that are named must be there."""
     is_a_file: bool = False
-    """Whether a file alone describes the model, so that the length of a training may be left open."""
+    """Whether a YAML file or a dictionary is read, so that flags which a command line needs may be left out."""
     explains: bool = True
     """Whether options that do nothing in the resulting configuration get the reason."""
 
@@ -100,7 +100,8 @@ class Reading:
 
     sources: Sources
     given: list[Given]
-    """The given values: flags in their order, then the keys of files."""
+    """The given values: typed flags in their order, attributes that were changed, keys of files, but for those of YAML
+    that a flag replaces, then a checkpoint's that act."""
     args: Namespace
     config: AllConfig
     findings: list[Finding]
@@ -114,12 +115,12 @@ class Reading:
         return [str(finding) for finding in self.findings]
 
     def print_notes(self) -> None:
-        """Print the lines for the user that `lines` gives on rank 0; nothing on other ranks."""
+        """On rank 0 print the lines of `lines`; on other ranks do nothing."""
         if self.sources.rank == 0:
             print(*(f"{line}\n" for line in self.lines()), sep="", end="")
 
     def lines(self) -> Iterator[str]:
-        """Lines for the user: those about given values that do nothing, then `notes`. A default that a file spells out
+        """Lines for the user: those about values that are ignored, then `notes`. A default of a file (`is_default`)
         gets none."""
         asked = [entry for entry in self.given if not entry.is_default]
         silent = [entry for entry in asked if not (entry.reason or entry.replaced)]
@@ -131,15 +132,16 @@ class Reading:
 
 
 class Ranked(NamedTuple):
-    """The given values that count, by source, the stronger ones later; `said.wins` are a checkpoint's, which win over
-    all others."""
+    """The given values, without those that stronger ones replace, by source, the stronger sources later; `said.wins`
+    are a checkpoint's, which win over all others. findings: about that checkpoint, and files that contradict."""
 
     defaults: list[Given]
     of_files: list[Given]
     of_checkpoint: list[Given]
     beside: list[Given]
     strong: list[Given]
-    """Typed flags, and attributes that were changed."""
+    """The user's own flags that are other names, typed flags, and attributes that were changed; where two fill the
+    same, the later one counts."""
     said: checkpoint.Said
     findings: list[Finding]
 
@@ -150,12 +152,13 @@ class Ranked(NamedTuple):
 
     @property
     def given(self) -> list[Given]:
-        """All values that count, the stronger ones later but for `said.wins`, which win over all others."""
+        """The values of all sources, the stronger ones later but for `said.wins`, which win over all others."""
         return [*self.defaults, *self.yaml, *self.beside, *self.strong]
 
 
 def resolve(sources: Sources) -> Reading:
-    """Merge, check and build, without raising: the configuration as far as it can be known, and every finding.
+    """Merge, check and build: the configuration as far as it can be known, and findings. A value that is wrong becomes
+    a finding and raises nothing.
 
     In phases: rank the given values, make arguments of them, judge the words, build the config, judge it, report.
     """

@@ -14,9 +14,11 @@ _FLAG = re.compile(r"--[a-zA-Z][\w-]*")
 
 
 def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Finding]:
-    """The findings, none twice, each about the flag, the file's key or the attribute that was given.
+    """The findings, none with the same words twice, each about the flag, the file's key or the attribute that was
+    given.
 
-    A field that nobody gave is named by the file's key if there is a file, and also by its flag if something was typed.
+    A field that nobody gave is named by its key in the YAML file if there is one, and also by its flag if something was
+    typed.
     """
     typed = {entry.name for entry in given}
     fills = {flag: entry for entry in given for flag in _flags_of(entry)}

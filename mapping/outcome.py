@@ -1,4 +1,4 @@
-"""The outcome for each flag of a command line, and for each key of a configuration file."""
+"""The outcome for a value that was given: by a flag, an attribute, a file's key or a checkpoint."""
 
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,8 +13,8 @@ from parallel_core.config.tree import PUBLIC, path_of
 
 @dataclass
 class Outcome:
-    """The outcome for one flag or key: status (mapped, ignored, refused), the option that it fills, its final value,
-    the reason."""
+    """The outcome for one flag or key: status (mapped, ignored, refused), the option that it fills ("": none) with that
+    option's final value, else the value as given, and the reason ("": none)."""
 
     flag: str
     value: Any
@@ -24,7 +24,8 @@ class Outcome:
 
 
 def outcome_of(given: Given, config: AllConfig) -> Outcome:
-    """The outcome of a given value in the config that was built of everything."""
+    """The outcome of a given value in the config that was built of everything; a final value that is not known is
+    None."""
     row = given.row
     if row.status == REFUSED and row.asks_for_nothing(given.value):
         return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")

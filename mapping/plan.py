@@ -1,4 +1,4 @@
-"""Predict whether a run fits and how long a step takes, and search the best layout, before anything is started.
+"""Predict whether a run fits and how long a step takes, and with --suggest search layouts, before a run is started.
 
     python -m mapping plan --world-size 64 --device A100 -- --num-layers 32 --hidden-size 4096 ...
     python -m mapping plan groups --world-size 64 --rank 5 -- --tensor-model-parallel-size 8 ...
@@ -7,7 +7,7 @@
     python -m mapping plan --calibrate-from OUTPUT FILE.yaml    refine that by a finished run with --trace
 
 The second and third print a rank's process groups, and draw a schedule. All but --calibrate need no device and no
-MindSpore. Exit code: 0 if the run fits, 1 if it does not, 2 if something stops it.
+MindSpore. Exit code of a plan: 0 if the run fits, 1 if it does not, 2 if arguments are wrong.
 """
 
 import json
@@ -91,10 +91,10 @@ def _path(options: Namespace, flag: str) -> Path | None:
 
 
 def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
-    """The plan of a script's arguments. world_size: the number of devices; None: what the environment says, or 1.
-    device: name or file. A vocabulary that only the tokenizer's files give is assumed (ASSUMED_VOCABULARY). Findings
-    about flags that training refuses, and about names that are no flags or keys, become the plan's warnings. Raises
-    ConfigError with all other findings, and as `find_device`."""
+    """The plan of a script's arguments. world_size: the number of devices; None: as for `mapping.arguments.parse_args`.
+    device: name or file. A vocabulary that the arguments do not give is assumed to have ASSUMED_VOCABULARY ids.
+    Findings about flags that training refuses, and about names that are no flags or keys, become the plan's `refused`.
+    Raises ConfigError with all other findings, and as `find_device`; ValueError as `mapping.reading.read`."""
     reading, assumptions = _read(argv, world_size)
     found = find_device(device)
     rows = {**BY_NAME, **{entry.name: entry.row for entry in reading.given}}
@@ -123,8 +123,9 @@ def _is_refused(finding: Finding, rows: Mapping[str, Flag]) -> bool:
 
 
 def calibrate_from(argv: Sequence[str]) -> int:
-    """Refine a device by the trace of a run, write it to a file, and return the exit code. argv: OUTPUT, the run's
-    folder, and FILE.yaml. The device is the one in FILE.yaml, or if there is no such file that of the run's plan."""
+    """Refine a device by the trace of a run, write it to FILE.yaml, and return 0; 2 for wrong arguments, or after a
+    ValueError or OSError, with the reason on the error stream. argv: OUTPUT, the run's folder, and FILE.yaml. The
+    device is the one in FILE.yaml, or if there is no such file that of the run's plan."""
     if len(argv) != 2 or Path(argv[1]).suffix != ".yaml":
         print(f"error: --calibrate-from {' '.join(argv)}: needs OUTPUT FILE.yaml", file=sys.stderr)
         return 2
@@ -145,8 +146,8 @@ def calibrate_from(argv: Sequence[str]) -> int:
 
 
 def calibrate(argv: Sequence[str]) -> int:
-    """Let `pynative.calibrate` measure this machine, with these arguments, and return the exit code: in a process of
-    its own, because plans need no MindSpore."""
+    """Run `pynative.calibrate`, which measures this machine, with these arguments in a process of its own, and return
+    that process's exit code."""
     return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv], check=False).returncode
 
 
@@ -160,8 +161,8 @@ SUBJECTS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command, and return its exit code: 0 if the run fits, 1 if it does not, 2 if something stops it; with a
-    first word of SUBJECTS that of the command that it names."""
+    """Run the command, and return its exit code: 0 if the run fits, 1 if it does not, 2 after a ConfigError; with a
+    first word of SUBJECTS that of the command that it names. Raises SystemExit with 2 for wrong options."""
     if argv and argv[0] in SUBJECTS:
         return SUBJECTS[argv[0]](argv[1:])
     options, arguments = options_of(argv)

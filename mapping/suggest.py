@@ -21,8 +21,8 @@ class Suggestions:
     layouts: list[Found]
     """The fastest layouts that fit, the fastest first."""
     changes: list[Found]
-    """Layouts that differ from the given one in a single change and are faster, or fit where it does not; the best
-    first."""
+    """Layouts that fit and differ from the given one in one field of `Layout`, or in one and the stage of ZeRO, and are
+    faster unless the given one does not fit; the fastest first."""
 
 
 def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
@@ -38,9 +38,9 @@ def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
 
 
 def whole_model(base: Sequence[str], given: Plan, layout: Layout) -> WholeModel | None:
-    """The plan of a layout that has one pipeline stage, on as few ranks as it needs, with one micro-batch on each, from
-    which `Bound` gets its lower bounds; None if the flags of the layout do not go together, or a size is not known.
-    base: the script's flags without those of a layout; given: the plan of all of the script's flags."""
+    """The plan of a layout that has one pipeline stage, on tensor x context x expert ranks, with one micro-batch for
+    each replica; None if the flags of the layout do not go together, or a size is not known. base: the script's
+    flags without those of a layout; given: the plan of all of the script's flags."""
     world = layout.tensor * layout.context * layout.expert
     samples = ["--global-batch-size", str(layout.micro_batch * layout.expert)]
     made = _planned([*without(base, BATCHES), *samples], world, given, layout)
@@ -65,7 +65,7 @@ def _planned(base: Sequence[str], world: int, given: Plan, layout: Layout) -> Pl
 
 
 def suggestion_lines(found: Suggestions, given: Plan) -> Iterator[str]:
-    """Lines about the suggestions for people, with flags to paste."""
+    """Lines about the suggestions for people: the layouts with flags to paste, then the changes."""
     yield "fastest layouts that fit:" if found.layouts else "no layout of these devices fits"
     for one in found.layouts:
         yield f"  {one.seconds:8.4g} s  {one.memory / GIBIBYTE:6.1f} GiB  {' '.join(one.layout.flags())}"

@@ -42,7 +42,7 @@ class BatchSizes:
     @property
     def is_sound(self) -> bool:
         """Whether the sizes are possible: all above 0, the last one `final`; a schedule's thresholds rise from 0, and a
-        ramp's increments meet `final` exactly. True without a schedule and a ramp."""
+        ramp, over 0 samples or more, meets `final` exactly. True without a schedule and a ramp."""
         if self.schedule:
             starts = [pair[0] for pair in self.schedule]
             rises = starts[0] == 0 and all(one < other for one, other in pairwise(starts))

@@ -32,8 +32,8 @@ Ranges = tuple[range, ...]
 
 
 def cut(ranges: Sequence[range], start: int, stop: int) -> Ranges:
-    """The positions at places start..stop-1 of the concatenated `ranges`, as ranges again; neighbours that touch become
-    one."""
+    """The positions at places start..stop-1 of the concatenated `ranges`, all of step 1, as ranges again; neighbours
+    that touch become one."""
     runs: list[range] = []
     for positions in ranges:
         inside = positions[max(start, 0) : max(stop, 0)]
@@ -60,7 +60,7 @@ class Run(NamedTuple):
     """Positions of the tokens in the whole sequence."""
 
     def parts(self, size: int) -> "list[Run]":
-        """The tokens of this run as several runs of at most `size` tokens."""
+        """The tokens of this run in order, as runs of at most `size` tokens."""
         return [
             Run(self.rows[start : start + size], self.positions[start : start + size])
             for start in range(0, len(self.rows), size)
@@ -207,8 +207,7 @@ class Block(NamedTuple):
 def ring_block(place: int, source: int, causal: bool = True) -> Block:
     """The block of scores that the ring's member `place` computes with the keys of member `source`.
 
-    causal: whether scores with later keys are left out. If False every score is computed: an explicit mask makes
-    scores -10000 instead of leaving them out.
+    causal: whether scores with later keys are left out. If False every score is computed.
     """
     if not causal:
         return Block(2, 2, causal=False)

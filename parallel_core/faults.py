@@ -1,5 +1,5 @@
 """Values for results that cannot be right: the findings of a rank when a step is computed again, and the conclusion
-from them; spikes of the loss; ranks that are slow."""
+from them; spikes of loss and gradient norm; ranks that are slow."""
 
 import json
 import math
@@ -19,10 +19,10 @@ TRANSIENT, REPEATABLE = "transient", "repeatable"
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a value that is not finite came up: an operator that made it of finite inputs, or the first
-    operator that had it among its inputs; the pass ("forward" or "backward"), the layer, the number of the micro-batch
-    in the global batch and the chunk. rows: the rows of the micro-batch that have such a value, if they are known;
-    samples: the samples and documents of these rows, in words."""
+    """The place where a value that is not finite came up: an operator that made it, or that was given it; the pass
+    ("forward" or "backward"), the layer or parameter ("": not known), the number of the micro-batch in the global batch
+    and the chunk. rows: the rows of the micro-batch that have such a value, if they are known; samples: the samples and
+    documents of these rows, or of row 0 if they are not known, in words."""
 
     operator: str
     direction: str
@@ -34,7 +34,7 @@ class Place:
     rows: tuple[int, ...] = ()
     """Rows of the micro-batch that have a value that is not finite, where the tensor's shape tells; else none."""
     samples: tuple[str, ...] = ()
-    """The samples and documents of these rows, in words."""
+    """The samples and documents of these rows, or of row 0 if they are not known, in words."""
 
     def __str__(self) -> str:
         rows = f", row {', '.join(map(str, self.rows))}" if self.rows else ""
@@ -45,22 +45,23 @@ class Place:
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings of one rank about values that are not finite, when a step was computed again. origin: the first
-    operator that made one of finite inputs; carried: the first that was given one; None: there is none. weights: names
-    of the parameters that held one before the step; gradients: a sentence about this rank's own gradients, "" if they
-    are finite; differs: whether the second computation gave this rank other losses or gradients than the first."""
+    """The findings of one rank about values that are not finite, when a step was computed again. origin: the operator
+    that made the first one that was found, if its inputs were finite; carried: the first operator found that was given
+    one; None: none was found. weights: names of the parameters that were found to hold one before the update;
+    gradients: a sentence about those of this rank's own gradients, "" if none was found; differs: whether the second
+    computation gave this rank other losses, or another such sentence, than the first."""
 
     rank: int
     origin: Place | None = None
-    """The first operator that made a value that is not finite of finite inputs; None: there is none."""
+    """The operator that made the first value found that is not finite, if its inputs were finite; else None."""
     carried: Place | None = None
-    """The first operator that was given a value that is not finite; None: there is none."""
+    """The first operator found that was given a value that is not finite; None: none was found."""
     weights: tuple[str, ...] = ()
-    """Names of the parameters that held a value that is not finite before the step."""
+    """Names of the parameters that were found to hold a value that is not finite before the update."""
     gradients: str = ""
     """A sentence about this rank's own gradients that are not finite, before they were reduced; empty without any."""
     differs: bool = False
-    """Whether the second computation gave this rank other losses or gradients than the first."""
+    """Whether the second computation gave this rank other losses, or other `gradients`, than the first."""
 
     def packed(self) -> str:
         """The findings as JSON, to be sent to another rank."""
@@ -98,14 +99,14 @@ class Figures(NamedTuple):
 
 def verdict(first: Figures, second: Figures) -> str:
     """The verdict on two computations of a step: "repeatable" if their figures are the same, else "transient", in which
-    case the hardware is to be suspected, since the software repeats its bits."""
+    case the hardware is to be suspected."""
     return REPEATABLE if first.same(second) else TRANSIENT
 
 
 def explained(iteration: int, what: str, first: Figures, second: Figures, found: Sequence[Findings]) -> list[str]:
     """The lines for the log about a step that was computed twice. If the figures differ: both, and the ranks that found
-    a difference. Else: the figures, and from the findings of all ranks `weights`, or if no rank has these `origin`, or
-    if no rank has that `carried`; then `gradients`. what: the reason for computing the step again."""
+    a difference. Else: the figures, and from the findings of all ranks `weights` (five a rank), or if no rank has these
+    `origin`, or if no rank has that `carried`; then `gradients`. what: the reason for computing the step again."""
     if verdict(first, second) == TRANSIENT:
         ranks = [one.rank for one in found if one.differs]
         where = f"on rank {', '.join(map(str, ranks))}" if ranks else "on a rank that the figures do not tell"
@@ -138,7 +139,7 @@ class Spikes:
         deviations: a loss is a spike if it lies more than so many standard deviations above the mean of the last 100
             steps (once there are 20); None: this rule is off.
         loss, norm: whether, after the first 100 steps, a loss, a gradient norm is a spike if it is at least 10 times
-            the highest of these steps (Megatron's rule).
+            the highest of these steps (Megatron's rule), which is to be above 0.
 
     Steps that are spikes or not finite are not among those steps.
     """

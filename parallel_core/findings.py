@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 class Finding(NamedTuple):
     """One mistake: the flag (or key of a configuration file) and the value that are at fault, the rule that the value
-    breaks, the change to make, and the configuration file from which it was read ("": the command line). Its text:
+    breaks, the change to make, and the configuration file from which it was read ("": none). Its text:
     `--lr -1: must be at least 0; raise it`."""
 
     flag: str
@@ -19,21 +19,21 @@ class Finding(NamedTuple):
     fix: str = ""
     """The change to make, as an imperative."""
     source: str = ""
-    """The configuration file from which the value was read; empty for the command line."""
+    """The configuration file from which the value was read; empty: none, such as for the command line."""
 
     def __str__(self) -> str:
         return f"{shown(self.flag, self.value)}: {self.rule}{f'; {self.fix}' if self.fix else ''}"
 
 
 def shown(flag: str, value: Any) -> str:
-    """A flag with its value as people write it: the flag alone for None and true."""
+    """A flag, a blank and its value as text, a float to 12 digits; the flag alone for None and true."""
     if value is None or value is True:
         return flag
     return f"{flag} {value:.12g}" if isinstance(value, float) else f"{flag} {value}"
 
 
 class Setting(NamedTuple):
-    """A size and the flag or key by which the user gave it."""
+    """A value and the flag, or other name, by which messages call it."""
 
     flag: str
     value: Any
@@ -47,11 +47,11 @@ class Setting(NamedTuple):
 
 
 class SaysAll(Exception):
-    """An error whose words tell a user all there is to know: it is shown without a traceback."""
+    """An error whose words tell a user all there is to know, so that no traceback is needed."""
 
 
 class ConfigError(ValueError, SaysAll):
-    """The mistakes of a configuration, all at once: `.findings`, and as sentences `.errors`."""
+    """One or several mistakes of a user's request: `.findings`, and as sentences `.errors`."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = list(findings)

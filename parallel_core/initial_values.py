@@ -45,7 +45,7 @@ def standard_normal(seed: int, name: str, start: int, stop: int) -> Array:
 
 
 def standard_uniform(seed: int, name: str, start: int, stop: int) -> Array:
-    """Elements start..stop-1 of a parameter's stream of numbers between 0 and 1, float64."""
+    """Elements start..stop-1 of a parameter's stream of uniform numbers in (0, 1], float64."""
     generator, skip = _stream(seed, name, start)
     return (generator.random_raw(skip + stop - start)[skip:] + 0.5) * 2.0**-64
 
@@ -109,7 +109,7 @@ taken."""
 
 @dataclass(frozen=True)
 class Uniform(_ByBox):
-    """Values drawn evenly between two bounds, then transformed by one of `FORMS`."""
+    """Values drawn uniformly between `low` and `high`, then transformed by the function of `FORMS` called `form`."""
 
     low: float
     high: float
@@ -121,7 +121,7 @@ class Uniform(_ByBox):
 
 @dataclass(frozen=True)
 class InTurns(_ByBox):
-    """Integers below `count` in a matrix: row r has r, r + 1, ..., each modulo `count`."""
+    """Whole numbers below `count` in a matrix: row r has r, r + 1, ..., each modulo `count`."""
 
     count: int
 
@@ -134,8 +134,8 @@ AnyInitial: TypeAlias = Normal | Constant | Uniform | InTurns
 
 
 def by_name(method: "Normal | Constant | str", std: float) -> "Normal | Constant":
-    """The initialiser that a script passes as `method`: an object of this module, or "normal" (mean 0, deviation
-    `std`), "zeros", "ones". Raises ValueError for another name."""
+    """The initialiser that a script passes as `method`: an object, which is returned, or "normal" (mean 0, standard
+    deviation `std`), "zeros", "ones". Raises ValueError for another name."""
     table: dict[str, Normal | Constant] = {"normal": Normal(std), "zeros": Constant(0.0), "ones": Constant(1.0)}
     if isinstance(method, str):
         if method not in table:

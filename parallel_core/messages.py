@@ -20,9 +20,9 @@ others."""
 
 @dataclass(frozen=True)
 class Message:
-    """Calls of one collective (`operation`) by one rank in a step that are equal in place, group and bytes; `calls` is
-    their number. what: the place that launches it, a path in the model or such as "pipeline"; kind: that of the process
-    group; bytes: those that the rank sends in one call; backward: whether it belongs to the backward pass."""
+    """Equal calls of one collective or send (`operation`) by one rank; `calls` is their number. what: the place that
+    launches it, a path in the model or such as "pipeline"; kind: that of the process group; bytes: those that the rank
+    sends in one call; backward: whether it belongs to the backward pass."""
 
     what: str
     """The place that launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1",
@@ -41,16 +41,16 @@ class Message:
         return replace(self, calls=self.calls * count)
 
     def within(self, module: str) -> "Message":
-        """The message with `module` put before its path."""
+        """The message with `module` put before its path (`what`), or in the place of an empty one."""
         return replace(self, what=f"{module}.{self.what}" if self.what else module)
 
 
 def message(
     kind: str, operation: str, size: int, members: int, what: str = "", backward: bool = False
 ) -> Iterator[Message]:
-    """One call of a collective whose input on a rank has `size` bytes, in a group of `members` ranks; nothing in a
-    group of one. kind: of the group. operation: the collective's name, a key of `BYTES_SENT`; of a broadcast the call
-    of a receiver, which sends nothing. what, backward: as in `Message`, the place that launches it and whether that is
-    in the backward pass."""
+    """One call of a collective whose input on a rank has `size` bytes (of an all_to_all those for other ranks), in a
+    group of `members` ranks; nothing in a group of one. kind: of the group. operation: the collective's name, a key of
+    `BYTES_SENT`; of a broadcast the call of a receiver, which sends nothing. what, backward: as in `Message`, the place
+    that launches it and whether that is in the backward pass."""
     if members > 1:
         yield Message(what, kind, operation, BYTES_SENT[operation](size, members, 0), backward)

@@ -25,7 +25,7 @@ class Work:
     bytes: float = 0.0
     """Bytes read from and written to the device's memory."""
     launches: int = 0
-    """Number of kernels that the host starts."""
+    """Number of kernels that the host starts, attention counted as a fused operator."""
     inputs: float = 0.0
     """The part of `bytes` that a product's two inputs are, which is less in an 8-bit type."""
     product: tuple[str, float] | None = None
@@ -38,8 +38,9 @@ NOTHING = Work()
 @dataclass(frozen=True)
 class Operation:
     """The work of an operation in one micro-batch on one rank: `forward`, the gradient of its input (`backward`) and of
-    its weight (`weight`). kind: PRODUCTS, ATTENTION or ELEMENTWISE; name: path of its block in the model; runs_again:
-    whether the backward computes the forward again; scores: elements of attention's matrix of scores."""
+    its weight (`weight`). kind: PRODUCTS, ATTENTION or ELEMENTWISE; name: path of its block, or of a part of it,
+    in the model; runs_again: whether the backward computes the forward again; scores: elements of attention's matrix of
+    scores."""
 
     kind: str
     """One of PRODUCTS, ATTENTION (scores and their sums of values) and ELEMENTWISE."""
@@ -47,9 +48,10 @@ class Operation:
     backward: Work
     """Work of the gradient of the input."""
     weight: Work = NOTHING
-    """Work of the gradient of the weight, for which no other operation waits."""
+    """Work of the gradient of the weight."""
     name: str = ""
-    """The path of the operation's block in the model, without layer numbers."""
+    """The path of the operation's block in the model, without layer numbers; it may end with the name of a part that is
+    no block, as `rotary`."""
     runs_again: bool = False
     """Whether the backward computes the forward again."""
     scores: float = 0.0
@@ -57,14 +59,15 @@ class Operation:
     0."""
 
     def within(self, module: str) -> "Operation":
-        """The operation with `module` put before its block's path, `name`."""
+        """The operation with `module` and a dot before its `name`; `module` alone where that is empty."""
         name = f"{module}.{self.name}" if self.name else module
         return Operation(self.kind, self.forward, self.backward, self.weight, name, self.runs_again, self.scores)
 
 
 def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains: bool = True) -> Operation:
-    """The product y [m, n] = x [m, k] w [n, k]^T, `count` times with different weights, whose gradients are added up in
-    float32. item_size: bytes of an element of x, w, y. trains: whether w has a gradient."""
+    """The product y [m, n] = x [m, k] w [n, k]^T, `count` times with different x and w, as one launch in each pass;
+    gradients of weights are added up in float32. item_size: bytes of an element of x, w, y. trains: whether w has a
+    gradient."""
     flops, size = 2.0 * count * m * k * n, count * item_size
     of_x, of_weight, of_y = m * k * size, k * n * size, m * n * size
     moved, inputs = of_x + of_weight + of_y, of_x + of_y

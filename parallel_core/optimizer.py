@@ -1,5 +1,5 @@
-"""The treatment of each parameter by an optimizer, and the states that it keeps of it: computed before anything is
-allocated."""
+"""The treatment of each parameter by an optimizer, the states that it keeps of it, and the schedule of its rates, as
+values: nothing is allocated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,17 +19,16 @@ from parallel_core.sharding import ShardSpec
 
 @dataclass(frozen=True)
 class Treatment:
-    """The properties of a parameter that matter to an update; neighbours in a flat buffer with equal ones are updated
-    together. rule: name of its `UpdateRule`; is_decayed: whether weight decay acts on it; has_decoupled_lr: whether
-    --decoupled-lr is its learning rate; rate_factor: factor of its learning rate, and of Adam's epsilon for it
-    (mu-P)."""
+    """The properties of a parameter that matter to an update. rule: name of its `UpdateRule`; is_decayed: whether
+    weight decay acts on it; has_decoupled_lr: whether its learning rate is the schedule's for --decoupled-lr;
+    rate_factor: factor of its learning rate, and of Adam's epsilon for it (mu-P)."""
 
     rule: str
     """The name of the parameter's `UpdateRule`."""
     is_decayed: bool
     """Whether weight decay acts on the parameter."""
     has_decoupled_lr: bool
-    """Whether the parameter's learning rate is --decoupled-lr's."""
+    """Whether the parameter's learning rate is the schedule's for --decoupled-lr."""
     rate_factor: float = 1.0
     """Factor of the parameter's learning rate, and of Adam's epsilon for it (mu-P)."""
 
@@ -70,13 +69,13 @@ MAIN_PARAM = "main_param"
 
 
 def moment_names(config: OptimizerConfig) -> tuple[str, ...]:
-    """Names of the states that the optimizer keeps of some parameter, without `MAIN_PARAM`."""
+    """Names of the states of all update rules of the optimizer, without `MAIN_PARAM`."""
     return tuple(name for rule in config.update_rules for name in rule.moments(config.options_of(rule)))
 
 
 class PlannedState(NamedTuple):
-    """One kind of state, such as a moment, of some of a flat buffer's parameters: its type, and the spans of the buffer
-    of which a rank keeps it."""
+    """One kind of state, such as a moment, of some of a flat buffer's parameters: its type, and the spans of the
+    buffer, padding included, of which a rank keeps it."""
 
     dtype: str
     spans: tuple[Span, ...]
@@ -84,13 +83,13 @@ class PlannedState(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the state on the rank."""
+        """Bytes of the state on the rank, those for the buffer's padding included."""
         return sum(span.size for span in self.spans) * DTYPES[self.dtype].bytes
 
 
 def plan_states(plan: BufferPlan, owned: Sequence[Span], config: OptimizerConfig) -> dict[str, PlannedState]:
     """Name -> state that a rank keeps of a flat buffer's parameters; without spans where the rank owns none of the
-    parameters that have it. owned: the spans of the buffer that the rank updates."""
+    parameters that have it. owned: the spans of the buffer that the rank updates, in ascending order."""
     spans: dict[tuple[str, str], list[Span]] = {}
     segments = [*plan.segments(partial(treatment, config=config))]
     types = [state_types(segment.treatment.rule, plan.parameter_type, config) for segment in segments]

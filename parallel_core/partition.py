@@ -38,11 +38,11 @@ class ModelSizes(Protocol):
 def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> list[list[range]]:
     """The layers, 0-based, of each chunk and stage: indexed [chunk][stage].
 
-    A nested `--num-layer-list` says them. With `offset` each chunk of each stage has an even share and its offset. With
-    neither, a stage's layers (`stage_budgets`, which reads a plain list) are divided evenly over its chunks; where the
-    embedding or the output layer counts as one of them, the first or the last chunk has one less. Layers that do
-    nothing (`--noop-layers`) are counted and numbered as any other. Raises AssertionError if the chunks' layers do not
-    add up to all layers.
+    A nested `--num-layer-list` says how many each has. With `offset` each chunk of each stage has an even share,
+    rounded down, and its offset. With neither, a stage's layers (`stage_budgets`, which reads a plain list) are divided
+    evenly over its chunks; where the embedding or the output layer counts as one of them, the first stage's first or
+    the last stage's last chunk has one less. Layers that do nothing (`--noop-layers`) are counted and numbered as any
+    other. Raises AssertionError if the chunks' layers do not add up to all layers.
     """
     counts = chunk_counts(model_config.num_layers, parallel_config)
     flat = [count for row in counts for count in row]
@@ -80,9 +80,9 @@ def offset_rows(offset: Any, chunks: int) -> list[list[int]]:
 def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
     """The number of layers of each stage, first to last.
 
-    A plain `--num-layer-list` is returned as it is. Else `fixed_stages` gives those of the first or last, and the
-    others share evenly. A rest of r layers goes, one each, to the r of them before their last one. Without a list, the
-    embedding and the output layer are counted as a layer each with Megatron's
+    A `--num-layer-list`, which must be plain, says them. Else `fixed_stages` gives those of the first and last as far
+    as it has them, and the others share evenly. A rest of r layers goes, one each, to the r of these others before
+    their last one. Without a list, the embedding and the output layer are counted as a layer each with Megatron's
     --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
     """
     entries: Any = parallel.num_layer_list
@@ -109,8 +109,8 @@ def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
 
 
 def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
-    """The number of chunks of a stage by `--num-layers-per-virtual-pipeline-stage` (of the stage with the most layers)
-    or a nested `--num-layer-list`; None without either."""
+    """The number of chunks of a stage: the length of a nested `--num-layer-list`; without one, the layers of the stage
+    with the most / `--num-layers-per-virtual-pipeline-stage`, rounded down; None without either."""
     if is_nested(parallel.num_layer_list):
         return len(parallel.num_layer_list or ())
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
@@ -118,5 +118,5 @@ def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
 
 
 def is_nested(num_layer_list: Sequence[Any] | None) -> bool:
-    """Whether any entry is itself a list: then there is a list for each chunk, with each stage's layers."""
+    """Whether any entry is itself a list, as where there is one for each chunk; False for None."""
     return any(isinstance(entry, list) for entry in num_layer_list or ())

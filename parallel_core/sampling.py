@@ -53,7 +53,8 @@ class Sampling:
         return np.random.Generator(np.random.Philox(self.seed).jumped(text))
 
     def next_token(self, logits: Array, generator: np.random.Generator, text: Sequence[int] = ()) -> int:
-        """The id of the next token, from its logits, float32 [v], and the ids of the text so far."""
+        """The id of the next token by its logits, float32 [v]; drawn with `generator`, unless the temperature is 0.
+        text: ids of the text so far, to which the repetition penalty applies."""
         if self.repetition_penalty != 1.0:
             logits = self._penalized(logits, text)
         if self.temperature == 0:
@@ -77,14 +78,15 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the continuation of each prompt of a batch; `ends`: ids that end a text and are not part of it."""
+    """The options of the continuation of each prompt of a batch, of at most `max_new_tokens`; `ends`: ids that end a
+    text and are not part of it."""
 
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     ends: frozenset[int] = frozenset()
     """Ids that end a text and are not part of it."""
     use_cache: bool = True
-    """Whether keys and values of earlier tokens are kept, where the model can; the result is the same."""
+    """Whether keys and values of earlier tokens are kept, where the model can."""
 
 
 def log_probability(logits: Array, token: int) -> float:

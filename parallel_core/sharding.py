@@ -47,7 +47,8 @@ norms of queries' and keys' heads; adapters of linears, which alone are trained 
 class Cut:
     """A cut of one axis of a parameter over the ranks of a group, all ranks' parts having one length. Fused parts along
     the axis, `parts` equal ones or those of `widths`, are cut each on its own. With a `unit`, so many entries stay
-    together, and the last ranks are padded where ranks do not divide a part; 0: they must divide it."""
+    together, and each rank holds `share` of a part, on the last ranks with padding beyond its end; 0: the ranks must
+    divide every part."""
 
     axis: int
     over: str = "tp"
@@ -61,16 +62,17 @@ class Cut:
     entries beyond its end are padding, zeros that no whole array has. 0: ranks divide every part."""
 
     def parts_of(self, length: int) -> tuple[int, ...]:
-        """The widths of the fused parts of an axis with `length` entries."""
+        """The widths of the fused parts of an axis with `length` entries: `widths` if there are any, else `parts` times
+        length // parts."""
         return self.widths or (length // self.parts,) * self.parts
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec:
     """The cuts of one parameter, its replicas, and its treatment by the optimizer. Kinds of groups: `replicas` hold the
-    same shard and see other samples; `distinct_over`: ranks hold parameters of different names; `partial_over`: a
-    rank's gradient is a partial sum; `shared_over`: ranks hold copies of a tied parameter. interleaved_rows: of a fused
-    matrix whose parts take turns, the rows of each part in a turn."""
+    same shard, and its gradients are summed over them; `distinct_over`: ranks hold parameters of different names;
+    `partial_over`: a rank's gradient is a partial sum; `shared_over`: ranks hold copies of a tied parameter.
+    interleaved_rows: of a fused matrix whose parts take turns, the rows of each part in a turn."""
 
     shape: tuple[int, ...]
     """Shape of the whole parameter."""
@@ -80,7 +82,8 @@ class ShardSpec:
     """The cuts, applied one after the other; of two on one axis the second cuts what the first left."""
 
     replicas: str = "dp-cp"
-    """Kind of the group whose ranks hold the same shard and see other samples: gradients are summed over it."""
+    """Kind of the group whose ranks hold the same shard, "dp-cp" or for experts "expert-dp": gradients are summed over
+    it."""
     distinct_over: tuple[str, ...] = ()
     """Kinds of groups whose ranks hold parameters of different names: "ep" for an expert's own parameter."""
     partial_over: str | None = None
@@ -90,7 +93,7 @@ class ShardSpec:
     """Kind of the group whose ranks hold copies of a tied parameter: gradients are summed over it."""
 
     weight_decay: bool | None = None
-    """Whether weight decay acts; None: by Megatron's rule, on matrices but not on vectors."""
+    """Whether weight decay acts; None: by Megatron's rule, on parameters with two axes or more."""
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
     """For a fused matrix whose parts take turns (a group's queries, keys and values): the number of rows of each part
@@ -98,8 +101,8 @@ class ShardSpec:
 
     @property
     def is_decayed(self) -> bool:
-        """Whether weight decay acts: `weight_decay`, or where that is None, whether the parameter has two axes or more
-        (Megatron's rule)."""
+        """Whether weight decay acts as far as the spec says: `weight_decay`, or where that is None, whether the
+        parameter has two axes or more (Megatron's rule). The optimizer's options can say more."""
         return len(self.shape) > 1 if self.weight_decay is None else self.weight_decay
 
     @property
@@ -176,8 +179,8 @@ class Place:
         return tuple(map(max, zip(*ends, strict=True))) if self.boxes and self.shape else self.shape
 
     def cut(self, whole: Array) -> Array:
-        """The shard of a whole array; a view where it is one box without padding. Raises ValueError for another shape
-        than the spec's."""
+        """The shard of a whole array; a view where it is one box without padding and has an axis. Raises ValueError for
+        another shape than the spec's."""
         if whole.shape != self.spec.shape:
             raise ValueError(f"parameter {self.spec.name}: expected shape {self.spec.shape}, got {whole.shape}")
         if len(self.boxes) == 1 and not self.padding:
@@ -216,7 +219,8 @@ def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
 
 
 def merge(shards: Iterable[tuple[Place, Array]]) -> Array:
-    """The whole array, from (place, shard) of ranks that together cover it. Raises AssertionError without any."""
+    """The whole array, from (place, shard) of ranks that together cover it. Raises AssertionError without any, and for
+    shards of other shapes than their places'."""
     whole: Array | None = None
     for part, shard in shards:
         whole = np.empty(part.spec.shape, shard.dtype) if whole is None else whole
@@ -226,7 +230,8 @@ def merge(shards: Iterable[tuple[Place, Array]]) -> Array:
 
 
 def is_counted(spec: ShardSpec, coordinates: Coordinates) -> bool:
-    """Whether this rank counts the parameter in a sum over the model: the lowest rank in each group of copies does."""
+    """Whether this rank counts the parameter in a sum over one replica of the model: it does if it is the first in each
+    of its groups of copies (`ShardSpec.copied_over`)."""
     return all(coordinates.get(kind, (0, 1))[0] == 0 for kind in spec.copied_over)
 
 

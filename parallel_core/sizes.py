@@ -14,7 +14,8 @@ RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 
 
 class Sizes(Protocol):
-    """The sizes of a job, as the config's parallel section and the topology name them."""
+    """The sizes of a job, and how it lays out its ranks, as the config's parallel section and the topology name
+    them."""
 
     @property
     def world_size(self) -> int: ...
@@ -39,12 +40,12 @@ class Sizes(Protocol):
 
 
 def model_parallel_size(sizes: Sizes) -> int:
-    """The number of ranks that hold one copy of the model and of a sequence: tp x cp x pp."""
+    """The number of ranks that compute one sequence together: tp x cp x pp."""
     return sizes.tensor_model_parallel_size * sizes.context_parallel_size * sizes.pipeline_model_parallel_size
 
 
 def expert_parallel_size(sizes: Sizes) -> int:
-    """The number of ranks that hold one copy of the experts: expert tp x ep x pp."""
+    """The number of ranks that hold one copy of the experts: expert tp (tp if None) x ep x pp."""
     tensor = sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
     return tensor * sizes.expert_model_parallel_size * sizes.pipeline_model_parallel_size
 
@@ -61,7 +62,8 @@ def model_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
 
 def expert_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
     """A finding unless the ranks divide into whole copies of the experts. With --use-tp-pp-dp-mapping and several
-    stages there must also be as many copies of the experts as of the other layers: otherwise their pipelines differ."""
+    stages there must also be as many copies of the experts as data-parallel replicas (world size / (tp x cp x pp)):
+    otherwise their pipelines differ."""
     ranks, tensor = expert_parallel_size(sizes), sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
     if sizes.world_size % ranks:
         others = f"--expert-tensor-parallel-size {tensor} and --pipeline-model-parallel-size"
@@ -102,8 +104,7 @@ def ulysses_degree_divides(sizes: Sizes) -> Iterator[Finding]:
 
 def ulysses_degree_is_read(sizes: Sizes) -> Iterator[Finding]:
     """A finding if --ulysses-degree-in-cp is given and context parallelism (of two ranks or more) is a plain ring, also
-    by default, which does not read it. There is none for plain Ulysses: it does not read the degree either, but
-    MindSpeed accepts both flags."""
+    by default, which does not read it. There is none for plain Ulysses, although it does not read it either."""
     degree = sizes.ulysses_degree_in_cp
     if sizes.context_parallel_size > 1 and degree is not None and sizes.context_parallel_algo in (None, RING):
         fix = f"add --context-parallel-algo {HYBRID} or leave this out"

@@ -11,11 +11,11 @@ from parallel_core.planner.beside import MEMORY_PARTS, predicted_bytes
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of parameters, in elements: of the whole model (`whole`), of this rank, and of this rank's trained
-    ones."""
+    """Numbers of parameters, in elements, the padding of shards included: of the whole model (`whole`), of this rank,
+    and of this rank's trained ones."""
 
     whole: int
-    """Elements of the whole model, tied parameters counted once."""
+    """Elements of the whole model: each parameter is counted once, a tied one too."""
     on_rank: int
     trained: int
     """Elements among those of `on_rank` that receive a gradient."""
@@ -41,7 +41,7 @@ def start_lines(
 
 def layout_line(config: AllConfig, rank: int) -> str:
     """A line with the rank, the degrees of parallelism, the schedule (if there are several stages), the global batch
-    size (the last one, if it grows), and the number and size of micro-batches."""
+    size (the last one, if it changes), and the number and size of a data-parallel rank's micro-batches."""
     parallel, data, sizes = config.parallel_config, config.dataset_config, config.batch_sizes
     axes = {
         "tensor": parallel.tensor_model_parallel_size,
@@ -63,8 +63,9 @@ def layout_line(config: AllConfig, rank: int) -> str:
 
 
 def data_line(config: AllConfig, source: str) -> str:
-    """A line with the source of the tokens, the length of sequences, the tokenizer, and the number of ids. source: the
-    loader that gives the data; "": the configuration's mock data or data files, or if it has none a script's own."""
+    """A line with the source of the tokens, the length of sequences, the tokenizer, and the number of ids, without and
+    with padding. source: the loader that gives the data; "": the configuration's mock data or data files, or if it has
+    none a script's own."""
     data, model = config.dataset_config, config.model_config
     parts = [data.train_data_path, data.valid_data_path, data.test_data_path]
     named = data.data_path or [path for part in parts for path in part or ()]
@@ -76,7 +77,7 @@ def data_line(config: AllConfig, source: str) -> str:
 
 
 def precision_line(config: AllConfig) -> str:
-    """A line with the types of parameters, layers and gradients, and the loss scale."""
+    """A line with the types of parameters, layers and gradients, and the loss scale with which a new run begins."""
     training, model = config.training_config, config.model_config
     scaler = training.precision.make_loss_scaler()
     gradients = training.gradient.type_for(model.params_dtype)

@@ -71,7 +71,7 @@ def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
 
 
 def mtp_loss(depth: int) -> str:
-    """Megatron's name of the loss of multi-token prediction at a depth, counted from 1."""
+    """Name of the figure that is the loss of multi-token prediction at a depth, counted from 1."""
     return f"mtp_{depth}_loss"
 
 
@@ -137,17 +137,17 @@ def router_losses(config: ModelConfig) -> Iterator[str]:
 
 
 def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
-    """Megatron's name -> number, of a step's losses and largest scores. values: those of all figures (`figures_of`);
-    the result is empty if they are."""
+    """Name of a figure -> its number for the log, of a step's losses and largest scores. values: those of all figures
+    (`figures_of`); the result is empty if they are."""
     if not values:
         return {}
     return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_logged}
 
 
 def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
-    """Megatron's name of a router loss of one layer ("moe/<loss>_layer_<number>", numbers from 0) -> its value, for
-    every router loss among a step's values and, as Megatron has it (`track_moe_metrics`), every layer: 0 in one without
-    experts. The indexer's loss is none of them."""
+    """Name of a router loss of one layer in Megatron's form ("moe/<loss>_layer_<number>", numbers from 0) -> its value,
+    for every loss of `router_losses` among a step's values and, as Megatron has it (`track_moe_metrics`), every layer:
+    0 in one without experts. The indexer's loss is none of them."""
     return {
         f"moe/{name}_layer_{layer}": float(value)
         for name in router_losses(config)
@@ -156,14 +156,14 @@ def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[st
 
 
 def tokens_by_expert(values: Mapping[str, Array]) -> dict[int, list[int]]:
-    """Number, from 0, of a layer that has experts -> for each of its experts the number of tokens of a step that chose
-    it, before tokens are dropped."""
+    """Number, from 0, of a layer that has experts -> for each of its experts, those that compute nothing included, the
+    number of tokens of a step that chose it, before tokens are dropped."""
     return {layer: row.astype(int).tolist() for layer, row in enumerate(values.get(TOKENS_CHOSEN, ())) if row.any()}
 
 
 def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
-    """Number, from 0, of a layer that has experts -> tokens that chose its busiest expert, divided by an even share:
-    from 1 to the number of experts, rounded to 4 digits."""
+    """Number, from 0, of a layer that has experts -> tokens that chose its busiest expert divided by the mean over its
+    experts, rounded to 4 decimals; experts that compute nothing count, too."""
     return {
         layer: round(float(row.max() / row.mean()), 4)
         for layer, row in enumerate(values.get(TOKENS_CHOSEN, ()))
@@ -172,7 +172,7 @@ def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
 
 
 def to_vector(figures: Sequence[Figure], values: Mapping[str, Array]) -> list[float]:
-    """The elements of the figures' values (name -> array), figure after figure, as one message sends them."""
+    """The elements of the figures' values (name -> array), figure after figure, each in C order."""
     return [number for figure in figures for number in values[figure.name].ravel().tolist()]
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 class Strictness(NamedTuple):
     """The names for which a load is refused or that it logs: those that only the model has ("absent") and those that
-    only the checkpoint has ("unused"). What is neither refused nor logged is skipped silently. A load that is refused
-    for absent names is also refused for settings that describe another network, which else are logged. Megatron calls
-    absent names "unexpected" and unused ones "missing"."""
+    only the checkpoint has ("unused"). Names that are neither refused nor logged are skipped silently. If absent names
+    are refused, --load also refuses settings that describe another network; else it logs them. Megatron calls absent
+    names "unexpected" and unused ones "missing"."""
 
     refuses_absent: bool
     """Whether names that the model has and the checkpoint lacks are refused, and settings that describe another

@@ -1,8 +1,9 @@
 """A recorded or predicted step as a value: spans of ranks on one clock, their file for Chrome and Perfetto, and how a
 rank spends a step.
 
-The file has the Trace Event Format, which chrome://tracing and ui.perfetto.dev open: a process for each rank, a thread
-for each lane, times in microseconds ("Trace Event Format", Chromium).
+The file has the Trace Event Format, which chrome://tracing and ui.perfetto.dev open: a process for each rank; in it a
+thread for the rank's own work, and one for each of the collectives under way at once; times of events in microseconds
+("Trace Event Format", Chromium).
 """
 
 import json
@@ -23,7 +24,7 @@ from parallel_core.system.files import read_json
 
 
 class Kind(str, Enum):
-    """Kind of work in a span; the value is its name in files and pictures."""
+    """Kind of work in a span; the value is its name in a trace file."""
 
     STEP = "step"
     FORWARD = "forward"
@@ -48,23 +49,23 @@ COMPUTING = frozenset({*_ACTIONS, Kind.OPTIMIZER, Kind.OTHER})
 
 
 class Span(NamedTuple):
-    """A piece of one rank's work, from `start` on for `seconds`. Two spans of a rank lie one after the other or one
-    inside the other; only spans of collectives may overlap others in part."""
+    """A piece of one rank's work, from `start` on for `seconds`. Spans of a rank may lie inside one another; those of
+    kind COLLECTIVE may also overlap others in part."""
 
     rank: int
     kind: Kind
     name: str
     start: float
-    """Seconds on the clock of the job, which is that of rank 0."""
+    """Seconds on a clock, which in a trace is the same for all ranks."""
     seconds: float
     step: int = 0
-    """The iteration in which the span lies, from 1."""
+    """The iteration in which the span lies, from 1; 0: not said."""
     group: str = ""
-    """For a message: the name of the ranks' group, such as `tp`, `pp`."""
+    """For a message: the name of the ranks' group, such as `tp`, `pp`; else empty."""
 
     @property
     def stop(self) -> float:
-        """The end, in seconds on the clock of the job."""
+        """The end, in seconds on the clock of `start`."""
         return self.start + self.seconds
 
 
@@ -72,8 +73,8 @@ _MICROSECONDS = 1e6
 
 
 def chrome_json(spans: Iterable[Span], **about: Any) -> str:
-    """The text of a trace file with these spans; its times are counted from the start of the earliest one. about:
-    further top-level keys, which viewers leave alone."""
+    """The text of a trace file with these spans; the times of its events are counted from the start of the
+    earliest one. about: further top-level keys and their values."""
     listed = sorted(spans, key=lambda span: (span.rank, span.start, -span.seconds))
     origin = min((span.start for span in listed), default=0.0)
     rows = list(_rows(listed))
@@ -128,8 +129,8 @@ def planned_json(spans: Iterable[Span]) -> list[list[Any]]:
 
 def read_planned(path: Path) -> list[Span]:
     """The planned spans of a trace file; empty if its JSON object, a trace or not, has none under "planned". Raises
-    ValueError for a file that is no JSON object or whose planned spans have another form, OSError for one that cannot
-    be read."""
+    ValueError for a file that is no JSON object or whose planned spans cannot be read as such, OSError for one that
+    cannot be read."""
     try:
         rows = read_json(path).get("planned", {}).get("spans", [])
         return [Span(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows]
@@ -138,8 +139,9 @@ def read_planned(path: Path) -> list[Span]:
 
 
 def read_chrome(path: Path) -> list[Span]:
-    """The measured spans of a file that `chrome_json` wrote, with times counted from the start of the earliest one.
-    Raises ValueError for a file that is no trace of this program, OSError for one that cannot be read."""
+    """The spans in the events of a file that `chrome_json` wrote, as it wrote them: times are counted from the start of
+    the earliest one, starts and ends in whole microseconds. Raises ValueError for a file that is no JSON, has no list
+    of events, or has a span that lacks a part or is of no `Kind`; OSError for one that cannot be read."""
     try:
         return [_span(event) for event in read_json(path)["traceEvents"] if event["ph"] == "X"]
     except (KeyError, TypeError) as error:
@@ -168,12 +170,14 @@ class StepSummary:
     total: float
     computing: float
     messages: float
-    """Time in collectives and transfers, waiting and moving, while nothing else is done."""
+    """Time in which the rank moves data in collectives and transfers or waits in them, without `bubble`."""
     bubble: float
-    """Waiting for other stages: for their tensors, or after this rank's last backward until those of all are over."""
+    """Waiting for other stages: for their tensors and, if the rank waited for any, after its last pass until the last
+    passes of all ranks are over."""
     data: float
     pipeline: float
-    """Time from the start of the first forward or backward of any rank to the end of the last."""
+    """Time from the start of the first forward, backward or computation of weight gradients of any rank to the end of
+    the last."""
 
     @property
     def unknown(self) -> float:
@@ -182,8 +186,7 @@ class StepSummary:
 
     @property
     def bubble_share(self) -> float:
-        """The seconds for which this rank waits for other stages, divided by those from the start of the first forward
-        or backward of any rank to the end of the last; 0 in a step without these."""
+        """`bubble`, the seconds for which this rank waits for other stages, divided by `pipeline`; 0 if that is 0."""
         return self.bubble / self.pipeline if self.pipeline else 0.0
 
 
@@ -276,8 +279,8 @@ class MeasuredTimes:
 
     @classmethod
     def of_spans(cls, spans: Iterable[Span], stage_of: Callable[[int], int]) -> "MeasuredTimes":
-        """The mean times over all recorded steps and all ranks of a stage. stage_of: a function from a rank to its
-        stage."""
+        """The mean times over all recorded steps and all ranks of a stage, of computations outside of pairs. stage_of:
+        a function from a rank to its stage."""
         stage = cache(stage_of)
         seconds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
         for span in spans:
@@ -289,18 +292,17 @@ class MeasuredTimes:
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
         """The mean time of computations of this kind and chunk on the stage, in microseconds; where the stage recorded
-        none, the mean of the kind over all stages and chunks, or 0. chunks, split: not read."""
+        none of these, the mean of the kind over all that were recorded, or 0. chunks, split: not read."""
         kind = _KINDS[type(action)]
         return self.means.get((kind, stage, action.chunk), self.means.get((kind,), 0))
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
-        """The time by which a pair is shorter than its two computations together: always 0, because a recorded run does
-        not tell it."""
+        """The time by which a pair is shorter than its two computations together: always 0 here."""
         return 0
 
 
 def planned_bubble_share(timeline: Timeline) -> float:
-    """The mean over the stages of the part of the timeline's length in which they do not compute."""
+    """The mean over the stages of the part of the timeline's length in which they do not compute; 0 if it is empty."""
     whole = len(timeline.spans) * float(timeline.length)
     return 1.0 - float(sum(timeline.work)) / whole if whole else 0.0
 

@@ -10,7 +10,8 @@ _LARGEST = 14_000
 
 @dataclass(frozen=True)
 class Standing:
-    """A call of a collective or a transfer that a rank has issued and that is not complete."""
+    """A call of a collective or a transfer that a rank has issued and that is not complete; with HCCL, which does not
+    say what is complete, the rank's last one."""
 
     operation: str
     group: str
@@ -20,9 +21,9 @@ class Standing:
     details: str
     """Shape, type, and the place of the call in the program."""
     members: tuple[int, ...]
-    """Global ranks of the group; for a message between two ranks those two."""
+    """Global ranks of the group; for a message between two ranks this one and, while it is missing, the other."""
     missing: tuple[int, ...] = ()
-    """Members without which the call does not go on."""
+    """Members without which the call does not go on; empty with HCCL."""
 
     def __str__(self) -> str:
         came = [rank for rank in self.members if rank not in self.missing]
@@ -43,16 +44,17 @@ class Whereabouts:
     micro_batch: int = 0
     chunk: int = 0
     part: str = ""
-    """The part of a step: name of the function that training calls."""
+    """The part of a step: names of functions under way below the training loop, as "outer > inner"."""
     action: str = ""
     """The action of the schedule, such as "forward 3.0" (micro-batch, chunk); empty outside of one."""
     layer: str = ""
     """Global name of the cell that runs, or of the parameter whose gradient is computed; empty where no frame tells."""
     operator: str = ""
     waits: bool = False
-    """Whether the rank waits in a collective for other ranks."""
+    """Whether the rank waits in a collective or a transfer for other ranks; False with HCCL."""
     standing: tuple[Standing, ...] = ()
-    """Calls that are not complete; if the rank waits, beginning with the one in which it does."""
+    """Calls that are not complete, of those that follow one another the first; if the rank waits, beginning with the
+    one that it waits for."""
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
@@ -81,7 +83,7 @@ class Whereabouts:
         )
 
     def lines(self) -> list[str]:
-        """Lines for the rank's own log: place, calls under way, stack."""
+        """Lines that say where the rank stands: iteration and place, calls under way, stack."""
         return [
             f"rank {self.rank} is in iteration {self.iteration}: {self.place}",
             *(
@@ -98,8 +100,8 @@ def _ranks(ranks: Collection[int]) -> str:
 
 def table(found: Sequence[Whereabouts], world_size: int) -> list[str]:
     """Lines of a table with a row for each of `world_size` ranks: those that answered (`found`), then those that did
-    not. The ranks of `late` and those without an answer are marked "<-". Behind the table a line for each call in which
-    a rank waits, and one that names the ranks of `late`, if any."""
+    not. The ranks of `late` and those without an answer are marked "<-". Behind the table lines of the calls in which
+    ranks wait, one for each operation, name of a group and number, and one that names the ranks of `late`, if any."""
     awaited = late(found)
     rows = [("rank", "iteration", "at", "waits in")]
     for one in found:
@@ -125,14 +127,15 @@ def _wait(one: Whereabouts) -> str:
 
 
 def late(found: Sequence[Whereabouts]) -> set[int]:
-    """Ranks for which others wait, without those that answered that they wait themselves: the ones at which a hang
-    begins. A rank that gave no answer counts if another waits for it."""
+    """Ranks for which others wait, without those that answered that they wait themselves. A rank that gave no answer
+    counts if another waits for it."""
     needed = {rank for one in found if one.waits for message in one.standing[:1] for rank in message.missing}
     return needed - {one.rank for one in found if one.waits}
 
 
 def _messages(found: Sequence[Whereabouts]) -> list[str]:
-    """A line for every call in which a rank waits: members that came, and those that did not."""
+    """A line for each operation, name of a group and number of the calls in which ranks wait: members that came, and
+    those that did not."""
     missing: dict[tuple[str, str, int], tuple[Standing, set[int]]] = {}
     for one in found:
         for message in one.standing[: one.waits]:

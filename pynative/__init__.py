@@ -7,7 +7,7 @@ The main state of the process that code of this package reads without being give
 
     where                          what                                         set by
     parallel_state                 topology, groups, connection to other ranks, set_parallel_context (or Megatron's
-                                   the configuration                            initialize_model_parallel), once
+                                   the configuration                            initialize_model_parallel)
     step_position                  iteration, micro-batch, chunk                the training loop and the runner
     step_figures                   what cells report of a training step, and    PipelineStep.run, within a step;
                                    the seed of auxiliary losses                 Megatron's set_loss_scale
@@ -30,7 +30,7 @@ The main state of the process that code of this package reads without being give
     SIGUSR2                        asks all ranks where they stand              set_parallel_context
 
 Two computations that take turns (tape.turns) have position, random streams, part, record of experts, runs of cells and
-tape each for itself: these are `Local`s (local.py).
+tape each for itself: these are `Local`s (local.py), and the tape's switches.
 
 Caches (`functools.cache`, the ledger's call sites) are not listed: what they return does not depend on
 them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing here reads it.

@@ -84,15 +84,15 @@ def save_checkpoint(
     crc_check: bool = False,
     keep_checkpoint_max: int | None = None,
 ) -> Path:
-    """Write the checkpoint `ckpt_path`/iter_<step_num, seven digits> and return its path; all ranks call this.
+    """Write the checkpoint `ckpt_path`/iter_<step_num, at least seven digits> and return its path; all ranks call this.
 
     config: the configuration, or a section of the one that `set_parallel_context` was given. format: "safetensors" or
     "ckpt". prefix: the beginning of the files' names; safetensors files have none if it is "network". step_num: steps
-    since the beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number of
-    newest checkpoints of this process that are left in `ckpt_path`, beside those that --save-retain-interval keeps;
-    None: --keep-checkpoint-max, by default all, or 1 with --save-retain-interval. Raises ValueError if only one of
-    optimizer and opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad
-    format or prefix; and as `checkpointing.save_checkpoint`.
+    since the beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number, at
+    least 1, of this process's newest checkpoints that are left in `ckpt_path`, beside those that --save-retain-interval
+    keeps; None: --keep-checkpoint-max, by default all, or 1 with --save-retain-interval. Raises ValueError if only one
+    of optimizer and opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad
+    format or prefix; RuntimeError for a section if no configuration is known; and as `checkpointing.save_checkpoint`.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}
@@ -118,14 +118,16 @@ def load_checkpoint(
     format: str = "safetensors",
     crc_check: bool = False,
 ) -> dict[str, int]:
-    """Fill model, optimizer and schedule from the latest checkpoint in the directory `ckpt_path`, or that of
-    --ckpt-step, or from the checkpoint that `ckpt_path` itself is. Returns {"epoch_num": 0, "step_num": its iteration};
-    the number is 0 where `checkpointing.load_checkpoint` takes weights without the iteration or finds nothing yet. All
-    ranks call this.
+    """Fill the model, and the optimizer and schedule that are given, from the latest checkpoint in the directory
+    `ckpt_path`, or that of --ckpt-step, or from the checkpoint that `ckpt_path` itself is, by
+    `checkpointing.load_checkpoint`, which may leave out all but the weights. Returns {"epoch_num": 0, "step_num": its
+    iteration}; the number is 0 where that takes weights without the iteration or finds nothing yet. All ranks call
+    this.
 
     format: "safetensors" or "ckpt"; either is read, whichever is given. crc_check: ignored; checksums are verified
     unless the configuration's `crc_check` is off. Raises ValueError if only one of optimizer and opt_param_scheduler is
-    given, for another format, and as `checkpointing.load_checkpoint`.
+    given, and for another format; RuntimeError for a section if no configuration is known; and as
+    `checkpointing.load_checkpoint`.
     """
     _check_format(format)
     run = _run_of(config, model, optimizer, opt_param_scheduler)

@@ -22,7 +22,8 @@ from pynative.memory.arrays import array_type
 
 
 class LayerCache:
-    """The cache of one layer: its tensors of earlier tokens, such as keys and values, each [S, b, ...] (`kept`).
+    """The cache of one layer: its tensors of the tokens written, such as keys and values, each [S, b, ...] (`kept`,
+    empty before the first `write`).
 
     Args:
         slots: S. If a text has more positions than slots, later tokens take the places of the earliest.
@@ -85,8 +86,8 @@ class Cache:
     """Whether the forward under way has one new token of each text, after an earlier forward."""
 
     def keep(self, layer: Hashable, form: ScoreForm, *rows: Tensor) -> Sequence[Tensor]:
-        """Write the new tokens' tensors of a layer, each [s, b, ...]. Return those of the tokens to attend to: in the
-        first forward `rows` itself, in later forwards all that the cache holds, each [slots in use, b, ...].
+        """Write the new tokens' tensors of a layer, each [s, b, ...]. Return, in the first forward, `rows` itself,
+        in later forwards all that the cache holds of the layer, each [slots in use, b, ...], in the slots' order.
 
         layer: its number, or another key for a part of a layer. form: its window, if any, bounds the slots to window +
         1.
@@ -98,13 +99,13 @@ class Cache:
         return [kept[: len(self.ages(layer))] for kept in self.layers[layer].kept] if self.continues else rows
 
     def state(self, layer: int, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """The state of all earlier tokens that the layer of this number kept under `name`; zeros of `shape` and `dtype`
-        before the first `keep_state`."""
+        """The state that the layer of this number last kept under `name` (`keep_state`); zeros of `shape` and `dtype`
+        if it kept none."""
         kept = self._states.get((layer, name))
         return from_numpy(np.zeros(shape, dtype)) if kept is None else kept
 
     def keep_state(self, layer: int, name: str, state: Tensor) -> None:
-        """Keep a layer's state of all tokens so far, the new ones included, for `state` of the next forward."""
+        """Keep a layer's state after all tokens so far, the new ones included, for `state` in the next forward."""
         self._states[layer, name] = state
 
     def ages(self, layer: Hashable) -> Array:
@@ -117,7 +118,7 @@ class Cache:
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """Cosine and sine, each [1, b, r] (r: rotated features), at the position of each text's one new token in a
-        forward after the first."""
+        forward after the first, with the rotary embedding for the longest text's length."""
         if rotary not in self._angles:
             places = tuple(range(p, p + 1) for p in self.positions[0].tolist())
             cos, sin = rotary.of_text(int(self.lengths.max())).tables(places)
@@ -134,25 +135,26 @@ class Generating:
     """The setting of `generating`: forwards are for generation, with a cache or without."""
 
     cache: Cache | None
-    """The cache; None if every forward is of whole texts."""
+    """The cache; None: forwards keep nothing."""
 
 
 _under_way: Generating | None = None
 
 
 def is_generating() -> bool:
-    """Whether the forward under way is for generation (within `generating`): experts then drop no token."""
+    """Whether the forward under way is for generation (within `generating`), in which `TopKRouter` drops no
+    token."""
     return _under_way is not None
 
 
 def current() -> Cache | None:
-    """The cache of the forward under way; None outside of `generating` and in a forward of whole texts."""
+    """The cache that `generating` was given; None outside of `generating`, and if it was given None."""
     return None if _under_way is None else _under_way.cache
 
 
 @contextmanager
 def generating(cache: Cache | None) -> Iterator[None]:
-    """Make forwards within the block forwards for generation: with this cache, or of whole texts if it is None."""
+    """Make forwards within the block forwards for generation: with this cache, or without one if it is None."""
     global _under_way
     before, _under_way = _under_way, Generating(cache)
     try:

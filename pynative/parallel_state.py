@@ -1,4 +1,4 @@
-"""Megatron's getters over the topology: which groups this process is in.
+"""Getters over the topology, most of them Megatron's: which groups this process is in.
 
 The state is the module's, because Megatron's users expect it: the two `initialize_...` functions fill it, the `set_...`
 functions change the virtual pipeline, `destroy_model_parallel` empties it, the others read. The virtual pipeline rank
@@ -62,7 +62,7 @@ def initialize_model_parallel(
     backend: Backend | None = None,
 ) -> None:
     """Lay the rank grid over the processes of `backend` (by default: those that the launcher started), all of which
-    call this. Raises RuntimeError if it is laid already, ValueError for sizes that do not fit, or if
+    call this. Raises RuntimeError if it is laid already, ValueError for sizes or an order that do not fit, or if
     `pipeline_model_parallel_split_rank` or `communicator_config_path`, which are Megatron's, is not None."""
     _check_begin(virtual_pipeline_model_parallel_size, pipeline_model_parallel_size)
     if (pipeline_model_parallel_split_rank, communicator_config_path) != (None, None):
@@ -102,8 +102,8 @@ def _check_begin(size: int | None, stages: int) -> None:
 
 
 def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
-    """Initialise the groups as `initialize_model_parallel` does, with the sizes of a ParallelConfig, and keep its whole
-    configuration for `get_config`."""
+    """Initialise the groups as `initialize_model_parallel` does, with sizes and rank order of a ParallelConfig, and
+    keep the whole configuration that it is of, if any, for `get_config`."""
     virtual_size = config.virtual_pipeline_model_parallel_size
     _check_begin(virtual_size, config.pipeline_model_parallel_size)
     topology = Topology.of(config, world_size=backend.world_size, order=config.rank_order)
@@ -117,7 +117,7 @@ def model_parallel_is_initialized() -> bool:
 
 
 def destroy_model_parallel() -> None:
-    """Forget the groups; the backend stays open, for the caller that made it to close."""
+    """Forget the groups; the backend is not closed."""
     global _state
     _state = None
 
@@ -129,8 +129,8 @@ def _current() -> _State:
 
 
 def get_backend() -> Backend:
-    """The connection to the other processes, which makes groups. Raises RuntimeError before initialisation, as all
-    getters."""
+    """The connection to the other processes, which makes groups. Raises RuntimeError before
+    initialisation."""
     return _current().backend
 
 
@@ -149,7 +149,7 @@ def find_config() -> AllConfig | None:
 
 
 def get_topology() -> Topology:
-    """The rank grid of the whole job."""
+    """The topology of the whole job: its sizes and process groups."""
     return _current().topology
 
 
@@ -159,7 +159,7 @@ def get_coordinates() -> Coordinates:
 
 
 def get_group(kind: str) -> Group:
-    """This process's group of one of `topology.KINDS`, connected on first use. ValueError if it is in no such group."""
+    """This process's group of one of `topology.KINDS`. Raises ValueError if it is in no such group."""
     state = _current()
     return state.backend.group(state.ranks_of(kind), kind)
 
@@ -319,25 +319,25 @@ def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
 
 
 def get_virtual_pipeline_model_parallel_rank() -> int | None:
-    """The number, from 0, of this stage's chunk that is being built or run; None without virtual stages."""
+    """The number, from 0, of this stage's chunk that is built or run, or was set last; None without virtual stages."""
     return None if _current().virtual_size is None else get_step_position().chunk
 
 
 def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
-    """Set the number, from 0, of this stage's chunk that is being built or run. AssertionError if none has it."""
+    """Set the number, from 0, of this stage's chunk that is built or run. Raises AssertionError if none has it."""
     size = _current().virtual_size
     assert 0 <= rank < (size or 1), f"chunk {rank} of {size}"
     set_step_position(get_step_position()._replace(chunk=rank))
 
 
 def is_pipeline_first_stage(ignore_virtual: bool = False) -> bool:
-    """Whether the chunk that is built or run (with ignore_virtual: any chunk of this rank) holds the embedding."""
+    """Whether the chunk that is built or run (with ignore_virtual: any chunk of this rank) is the model's first."""
     is_first_chunk = ignore_virtual or get_step_position().chunk == 0
     return is_first_chunk and get_pipeline_model_parallel_rank() == 0
 
 
 def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
-    """Whether the chunk that is built or run (with ignore_virtual: any chunk of this rank) computes the loss."""
+    """Whether the chunk that is built or run (with ignore_virtual: any chunk of this rank) is the model's last."""
     state = _current()
     stages = get_pipeline_model_parallel_world_size()
     stage, chunk = Placement(stages, state.virtual_size or 1, state.folded).last
@@ -345,5 +345,5 @@ def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
 
 
 def is_hybrid_cp() -> bool:
-    """Whether context parallelism is hybrid: Ulysses within blocks of ranks, and a ring of these blocks."""
+    """Whether context parallelism is hybrid: Ulysses within blocks of several ranks, and a ring of several blocks."""
     return len(_ranks("cp-ulysses")) > 1 and len(_ranks("cp-ring")) > 1

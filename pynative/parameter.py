@@ -1,6 +1,6 @@
 """Parameters with the record of their cut and initial values, and the functions that name, fill and overwrite them.
 
-A parameter's initial values depend on its global name, which follows from its place in the finished model. So layers
+Random initial values depend on a parameter's global name, which follows from its place in the finished model. So layers
 make parameters as zeros with a record (`ParameterMeta`), and `name_parameters` and `initialize_parameters` run over the
 finished model.
 """
@@ -76,20 +76,20 @@ class ParameterMeta:
     """Copies values that were written into the parameter's memory to where the rank keeps its part (ZeRO stage 3)."""
     kept: tuple[Stretch, Tensor] | None = None
     """The stretch of the parameter that this rank owns with ZeRO stage 3, and the vector of its values; None if the
-    rank owns nothing of it, or without stage 3."""
+    rank owns nothing of it, or the parameter is not cut (`is_cut`)."""
     buffers: Callable[[], Any] = lambda: None
     """Gives the gradient buffers that the parameter is in, as long as they exist, else None (it is a weak
     reference)."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether this rank keeps only its part of the parameter (ZeRO stage 3), so that the attribute `fetch` must be
-        called before the values are read."""
+        """Whether this rank keeps only its part of the parameter (ZeRO stage 3): unless the parameter's layer is at
+        work, the attribute `fetch` must be called before the values are read."""
         return self.fetch is not _nothing
 
 
 def make_parameter(spec: ShardSpec, initial: AnyInitial, dtype: Dtype = "float32") -> Parameter:
-    """This rank's shard of the parameter that `spec` describes, zeros until `initialize_parameters`."""
+    """This rank's shard of the parameter that `spec` describes, with its record (`meta`); its values are zeros."""
     shape = place(spec, parallel_state.get_coordinates()).shape
     parameter = Parameter(as_type(np.zeros(shape, np.float32), type_of(dtype)), name="unnamed")
     parameter.meta = ParameterMeta(spec, initial)
@@ -109,15 +109,15 @@ def set_main_grad(parameter: Parameter, view: Tensor) -> None:
 
 
 def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None = None) -> None:
-    """Make `view`, which is of the optimizer's state, the float32 copy of a parameter; None: there is no copy. of: the
-    16-bit original of `view`, the parameter itself or a slice of it."""
+    """Make `view`, which is of the optimizer's state, the float32 copy of a parameter; None: there is no copy. of: a
+    tensor over the original values of `view`, all of the parameter's or a slice of them, in the parameter's type."""
     parameter.main_param = parameter.meta.main_param = view
     parameter.meta.rounded_from_main = of
 
 
 def as_type(values: Array, dtype: ms.Type) -> Tensor:
-    """A tensor of type `dtype` with the values of a float32 array: over its memory if `dtype` is float32, else a
-    copy."""
+    """A tensor of type `dtype` with the values of a float32 array: over its memory if `dtype` is float32 and the array
+    is C-contiguous, else a copy."""
     tensor = Tensor.from_numpy(values)
     return tensor if dtype == ms.float32 else tensor.astype(dtype)
 
@@ -176,7 +176,7 @@ def settled(parameters: list[Parameter]) -> list[Parameter]:
 
 
 def write(tensor: Tensor, values: Array) -> None:
-    """Overwrite a tensor in place with an array of its shape, rounded to the tensor's type."""
+    """Overwrite a tensor in place with an array of its shape, rounded to float32 and then to the tensor's type."""
     in_place.assign(tensor, Tensor.from_numpy(np.ascontiguousarray(values, np.float32)))
 
 

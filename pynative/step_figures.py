@@ -1,9 +1,9 @@
 """Figures that cells report while a training step runs, and auxiliary losses, which enter the graph without being
 returned.
 
-An auxiliary loss is attached to an activation by an identity whose backward starts the loss's own from its seed
-(Megatron's MoEAuxLossAutoScaler). So it needs no path to the last stage, where the main loss is; its seed comes from
-the rule that gives the main loss's, and is known before the forward.
+`with_loss` attaches an auxiliary loss to an activation by an identity whose backward starts the loss's own from its
+seed (Megatron's MoEAuxLossAutoScaler). So the loss needs no path to the last stage, where the main loss is; its seed
+follows from the rule that gives the main loss's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,8 @@ class StepFigures:
 
     Args:
         figures: the figures to keep; others that cells report are dropped.
-        averaging: gives the gradient from which the backward of an auxiliary loss starts (its seed).
+        averaging: gives the gradient from which the backward of an auxiliary loss starts (its seed), and the number of
+            micro-batches by which `whole` divides losses.
     """
 
     def __init__(self, figures: Sequence[Figure], averaging: Averaging) -> None:
@@ -56,22 +57,24 @@ class StepFigures:
     ) -> None:
         """Report a figure's value on this rank, counted with the factor `share`; dropped if the figure is not kept.
 
-        value: a function is called when figures are read. layer: its number from 1, for a figure by layer. first: for a
-        figure of largest values, the index in the figure of this rank's first value.
+        value: for a figure by layer that of one layer; a function is called each time figures are read. layer: its
+        number from 1, for a figure by layer. first: for a figure of largest values, the index along its last axis of
+        this rank's first value.
         """
         if name in self._added:
             kept = autograd.detached(value) if isinstance(value, Tensor) else value
             self._added[name].append(_Added(kept, layer, share, first))
 
     def running_mean(self, name: str, layer: int, value: Array) -> Array:
-        """The mean of the values given for this name and layer so far in this step, this value included."""
+        """The mean of the values that were given here for this name and layer so far in this step on this rank, this
+        value included."""
         total, count = self._running.get((name, layer), (np.zeros_like(value), 0))
         self._running[name, layer] = total + value, count + 1
         return (total + value) / (count + 1)
 
     def vector(self) -> list[float]:
         """This rank's figures other than those of largest values, flattened in their order, to be summed over all
-        ranks. Only here and in `largest` are values read from the device."""
+        ranks. Reported tensors are read from the device here and in `largest`, not when they are added."""
         figures = [figure for figure in self.figures if not figure.is_largest]
         values = {figure.name: np.zeros(figure.shape, np.float64) for figure in figures}
         for figure in figures:
@@ -93,8 +96,9 @@ class StepFigures:
         return found
 
     def whole(self, vector: Sequence[float], largest: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """The job's figures by name, from the sum `vector` of all ranks' vectors, in which losses are divided by the
-        number of micro-batches of all replicas, and from `largest`, the largest values of all ranks."""
+        """The job's figures by name: from `vector`, the sum of all ranks' vectors, with losses divided here by the
+        number of micro-batches of all replicas; and `largest`, the largest values of all ranks, as they are given
+        (None: none)."""
         summed = [figure for figure in self.figures if not figure.is_largest]
         parts = self.averaging.micro_batches * self.averaging.replicas
         return {**from_vector(summed, vector, parts), **(largest or {})}
@@ -117,7 +121,7 @@ def collected(figures: StepFigures | None) -> Iterator[None]:
 
 def current() -> StepFigures | None:
     """The StepFigures that cells report to; None outside of a training step, and where the tape does not record, as in
-    the first run of a part that is recomputed."""
+    the first run of a layer that is recomputed as a whole."""
     return _current if autograd.is_recording() else None
 
 
@@ -144,8 +148,8 @@ def _with_loss(activation: Tensor, loss: Tensor, start: float) -> Tensor:
 
 
 class MoEAuxLossAutoScaler:
-    """Megatron's name of `with_loss`, for users' cells; once `set_loss_scale` was called, backwards of losses start
-    from the value given to it, not from `seed`.
+    """Megatron's name of `with_loss`, for users' cells; the backward of a loss that is attached after a call of
+    `set_loss_scale` starts from the value given there, not from `seed`.
 
     With --calculate-per-token-loss the loss has to be multiplied by the micro-batch's tokens, as in Megatron.
     """

@@ -1,4 +1,4 @@
-"""Interface of model parts that act around a training step, besides its forwards, backwards and update."""
+"""Interface of model parts that act around a training step or an evaluation, besides forwards, backwards and update."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -7,20 +7,21 @@ from parallel_core.numerics.dtypes import Array
 
 
 class StepPart:
-    """A model part with hooks around a step, such as hot experts; whoever runs a step calls each hook on all ranks. The
-    hooks of this class do nothing."""
+    """A model part with hooks around a step, such as hot experts; all ranks call a hook together. The hooks of this
+    class do nothing."""
 
     def around(self, train: bool) -> AbstractContextManager[None]:
-        """Context around the forwards and backwards of a training step (`train`), or around the forwards of an
-        evaluation."""
+        """Context around the forwards and backwards of a training step (`train`), also when they are run again
+        (--rerun-mode), or around the forwards of an evaluation."""
         return nullcontext()
 
     def after_step(self) -> None:
-        """Act after a step's backwards and before its update, also when the update is skipped."""
+        """Act after a step's backwards and before its update, also when the update is skipped. In a script's own loop
+        (`ForwardBackward`) it is not called."""
 
     def after_update(self, figures: Mapping[str, Array]) -> None:
-        """Act after an update that was not skipped. figures: the job's figures, named as in
-        `parallel_core.step_figures`."""
+        """Act after an update that was not skipped; in a script's own loop (`ForwardBackward`) once the gradients are
+        reduced, before the script's update. figures: the job's, named as in `parallel_core.step_figures`."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The position of the pass that is computed (iteration, micro-batch, chunk), which random numbers and pipeline getters
 read instead of being given it.
 
-The training loop sets the iteration, the pipeline's runner the micro-batch and chunk before each of its actions, so a
+Whoever runs a step sets the iteration, the pipeline the micro-batch and chunk before each forward and backward, so a
 backward sees the values of its forward.
 """
 
@@ -11,11 +11,11 @@ from pynative.local import Local
 
 
 class StepPosition(NamedTuple):
-    """The forward or backward pass that this process computes: the number of finished iterations, that of the
-    micro-batch in the global batch over all replicas, and that of the stage's chunk, from 0 each."""
+    """The forward or backward pass that this process computes: the numbers, from 0 each, of the training iteration, of
+    the micro-batch in the global batch over all replicas, and of the stage's chunk."""
 
     iteration: int = 0
-    """Training iterations that are finished, so 0 in the first."""
+    """Number of the training iteration, 0 in the first; evaluations of the training loop keep that of the last one."""
     micro_batch: int = 0
     """Number of the micro-batch within the global batch, over all data-parallel replicas."""
     chunk: int = 0

@@ -1,4 +1,4 @@
-"""Timers of the parts of a step, by Megatron's names; a recorded trace is made of the same parts."""
+"""Timers of the parts of a step, which can also record each run of a part for a trace."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 RECORDED = 3
-"""Timing level of parts that appear in a trace alone, above Megatron's levels 0 to 2."""
+"""Timing level of parts that are not in `Timers.seconds` at Megatron's levels 0 to 2."""
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -23,10 +23,10 @@ class Timed(NamedTuple):
 
 class Timers:
     """Seconds spent in each part of a step, by the part's name, summed until `take`; while `recorded` is a list, each
-    run of a part of any level is appended to it, too.
+    run of a part of any level that begins and ends then is appended to it, too.
 
     Args:
-        level: parts of a higher level are not summed.
+        level: parts of a higher level are not summed in `seconds`.
         barrier: called before a part of level 1 is timed, if such parts are summed.
         idle: gives the seconds that this rank has waited for others so far. If given, the time of each part of any
             level without waiting is summed in `busy`, too.

@@ -120,8 +120,8 @@ def run_case(case: Path, out: Path, all_config) -> None:
 
 def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None:
     """The largest absolute difference of an entry over all parameters of two .npz files, with `relative` divided by the
-    largest absolute entry of the parameter in `theirs`; None if `theirs` is not there. Raises ValueError if the names
-    differ."""
+    largest absolute entry of the parameter in `theirs`; NaN may go unnoticed. None if `theirs` is not there. Raises
+    ValueError if the names differ."""
     if not theirs.exists():
         return None
     mine, reference = np.load(ours), np.load(theirs)
@@ -136,9 +136,10 @@ def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None
 
 
 def compare(case: Path, out: Path) -> dict[str, float | int | None]:
-    """Name -> figure of our run (files in `out`) against the recorded one (`case`), over the steps that both have,
-    whose number is "steps": the largest differences, None where the case has no such file, of gradient norms over those
-    steps alone that neither skipped; and "skipped_equal", whether both skipped the same steps."""
+    """Name -> largest difference of our run (files in `out`) from the recorded one (`case`). Curves are compared over
+    the steps that both have, whose number is "steps", gradient norms over those of them where both are finite;
+    "skipped_equal": whether both skipped the same of these steps. Of final weights and the first step's gradients the
+    difference is None where the case has no such file. Raises ValueError where no norm can be compared."""
     ours, theirs = json.loads((out / OUR_CURVE).read_text()), json.loads((case / "curve.json").read_text())
     steps = min(len(ours), len(theirs))
 
@@ -164,9 +165,9 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
 
 
 def launch(case: Path, processes: int, flags: list[str]) -> dict:
-    """Run the case in `processes` processes with further flags, and return the figures of `compare`, with the case, the
-    number of processes ("world"), the flags and the seconds. Raises SystemExit if a file is missing or the run
-    fails."""
+    """Run the case in `processes` processes with further flags, and return the figures of `compare`, with the case's
+    name, the number of processes ("world"), the flags and the seconds. case: an absolute path. Raises SystemExit if a
+    file that a case must have is missing, or the run fails."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):

@@ -1,4 +1,4 @@
-"""Draw the loss of a run from its metrics.jsonl, when matplotlib is installed; say how it fell in any case.
+"""Print the first and last loss of a run from its metrics.jsonl; draw its curve if matplotlib is installed.
 
 python examples/gpt/plot_loss.py output/metrics.jsonl
 """
@@ -18,7 +18,7 @@ Curve = tuple[list[int], list[float]]
 
 def read(path: Path) -> tuple[Curve, Curve]:
     """The curve of the training and that of the evaluations. Raises ValueError if the file cannot be read or
-    has no step."""
+    has no loss of a training step."""
     try:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         train, valid = (
@@ -33,7 +33,8 @@ def read(path: Path) -> tuple[Curve, Curve]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print the first and last losses; write loss.png beside the metrics if matplotlib is installed."""
+    """Print the first and last losses; write loss.png beside the metrics if matplotlib is installed. A file that `read`
+    refuses exits with status 2."""
     parser = command_line(__doc__)
     parser.add_argument("metrics", nargs="?", type=Path, default=Path("output/metrics.jsonl"), help="the file")
     path = parser.parse_args(argv).metrics

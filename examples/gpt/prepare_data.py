@@ -3,7 +3,7 @@
     python examples/gpt/prepare_data.py --output-prefix data/stdlib                  # the running Python's own sources
     python examples/gpt/prepare_data.py --output-prefix data/mine --corpus DIR_OR_FILE
 
-Without `--corpus` the text is Python's standard library: several MB that every machine has. The files are written as
+Without `--corpus` the text is Python's standard library, up to 6 MB of it (`--max-megabytes`). The files are written as
 `PREFIX_text_document.bin` and `.idx`, and left alone when they were made from the same text and vocabulary before.
 """
 
@@ -46,7 +46,7 @@ splits are made of whole documents, and the text may be one file."""
 
 def standard_library() -> list[str]:
     """The sources of the running Python's standard library outside of SKIPPED_FOLDERS, a document per file. Raises
-    ValueError if there are none."""
+    ValueError if there are none, and as `texts_of`."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [file for file in sorted(root.rglob("*.py")) if SKIPPED_FOLDERS.isdisjoint(file.relative_to(root).parts)]
     if not files:
@@ -55,14 +55,14 @@ def standard_library() -> list[str]:
 
 
 def texts_of(path: Path) -> list[str]:
-    """Texts of a .jsonl file, a text file, a directory of those, or a pattern of names. Raises ValueError where there
-    is no file, or one cannot be read."""
+    """Texts of a .jsonl file (key: text), a text file, a directory of those, or a pattern of names. Raises ValueError
+    where there is no file or a document is wrong, OSError for a file that cannot be opened."""
     return [text for document in read_documents(path) for text in document["text"]]
 
 
 def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
-    """The documents that have text, shuffled, as many as `max_megabytes` (10^6 bytes) hold, at least one if there is
-    any; None: all."""
+    """The documents that have text, shuffled, up to the first that would make them more than `max_megabytes` (10^6
+    bytes as UTF-8) together, at least one if there is any; None: all."""
     chosen = [document for document in documents if document.strip()]
     random.Random(SEED).shuffle(chosen)
     if max_megabytes is None:
@@ -78,14 +78,15 @@ def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
 
 
 def cut_long(documents: Sequence[str]) -> list[str]:
-    """The documents, those longer than 1 / PIECES of all text, and than 1000 characters, cut to that length at most, at
-    the end of a line where there is one."""
+    """The documents, those longer than 1 / PIECES of all text, and than 1000 characters, cut into pieces of at most the
+    greater of these lengths, at the end of a line where there is one."""
     limit = max(1000, sum(map(len, documents)) // PIECES)
     return [piece for document in documents for piece in cut_text(document, limit)]
 
 
 def cut_text(text: str, limit: int) -> Iterator[str]:
-    """Pieces of at most `limit` characters that together are `text`."""
+    """Pieces of at most `limit` (1 or more) characters that together are `text`, cut at the last end of a line within
+    that length, if there is one."""
     begin = 0
     while begin < len(text):
         end = begin + limit
@@ -96,7 +97,8 @@ def cut_text(text: str, limit: int) -> Iterator[str]:
 
 
 def fingerprint(documents: Sequence[str], vocabulary_files: Sequence[Path]) -> str:
-    """A hash of the documents and the vocabulary's files, all that the token files depend on."""
+    """A hash of the documents and of the content of the vocabulary's files. Raises OSError for a file that cannot be
+    read."""
     digest = sha256()
     for file in vocabulary_files:
         digest.update(file.read_bytes())
@@ -106,7 +108,8 @@ def fingerprint(documents: Sequence[str], vocabulary_files: Sequence[Path]) -> s
 
 
 def is_ready(prefix: str, record: Path, made_from: str) -> bool:
-    """Whether both token files are there and `record` says that they were made from the input with this hash."""
+    """Whether both token files are there and whole, and `record` says that they were made from the input with this
+    hash."""
     try:
         IndexedDataset(prefix)
         return json.loads(record.read_text())["made_from"] == made_from
@@ -116,7 +119,8 @@ def is_ready(prefix: str, record: Path, made_from: str) -> bool:
 
 def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOptions, workers: int) -> int:
     """Write the token files of documents, `<output_prefix>_text_document.bin` and `.idx`, and return the number of
-    tokens, those at documents' ends included. workers: processes that tokenise."""
+    tokens, those at documents' ends included. workers: processes that tokenise. Raises the errors of
+    `preprocess_text`, and ValueError for `workers` below 1."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "documents.jsonl")
         file.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
@@ -133,7 +137,8 @@ def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOpt
 
 def prepare(args: argparse.Namespace) -> str:
     """Write the token files, unless they are there from the same text and vocabulary, and return the prefix to train
-    on. args: of `parse_arguments`. Raises ValueError if there is no text."""
+    on. args: of `parse_arguments`. Raises ValueError if there is no text, and the errors of `texts_of`, `fingerprint`
+    and `write`."""
     started = time.monotonic()
     if args.corpus is not None and not args.corpus.exists() and not glob(str(args.corpus)):
         raise ValueError(f"--corpus {args.corpus} does not exist; give a file, a directory, or a pattern of names")
@@ -161,7 +166,8 @@ def prepare(args: argparse.Namespace) -> str:
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """The parser, and the options that it read from `arguments`, by default the process's own."""
+    """The parser, and the options that it read from `arguments`, by default the process's own; without --corpus and
+    --max-megabytes, 6 MB."""
     parser = command_line(__doc__.splitlines()[0])
     parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
     parser.add_argument(

@@ -6,8 +6,8 @@
 The optimizer's steps count from 1. Of each in `first` to `last` this keeps tokens, results of embedding, layers and
 final norm, gradients (averaged, before clipping), the norm, learning rate, and weights after it, of the first also
 those before, in the form that `parallel_core/compare/recorded.py` says. `compare record-dir OURS` then reads it.
-Pipeline and data parallelism go with it, tensor and expert parallelism do not. It needs numpy, torch and this
-repository on PYTHONPATH, not MindSpore.
+Pipeline and data parallelism go with it; tensor and expert parallelism, the distributed optimizer on several replicas,
+recomputed layers and a loss scale do not. It needs numpy, torch and this repository on PYTHONPATH, not MindSpore.
 """
 
 import re
@@ -27,10 +27,10 @@ FUSED = {
 
 
 class MegatronRecorder:
-    """Hooks on the modules of a model, and around the optimizer's `step`.
+    """Hooks on the modules of a model, and around the optimizer's `step`, that record steps.
 
     Args:
-        model: Megatron's list of model chunks, wrapped or not.
+        model: Megatron's list of model chunks, wrapped or not, or a single one.
         optimizer: a MegatronOptimizer.
         folder: where `step_00000001/` ... are written, a file for each rank.
         first, last: steps of the optimizer, from 1, both recorded.
@@ -56,7 +56,7 @@ class MegatronRecorder:
 
     @property
     def is_due(self) -> bool:
-        """Whether this step is recorded."""
+        """Whether the optimizer's step that comes next is recorded."""
         return self.first <= self.step <= self.last
 
     def _number(self, chunk: int) -> int:

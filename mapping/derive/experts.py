@@ -1,4 +1,4 @@
-"""Config fields of mixtures of experts that follow from several arguments: Megatron's, MindSpeed-LLM's, DeepSpeed's and
+"""Config fields of mixtures of experts that are derived from arguments: Megatron's, MindSpeed-LLM's, DeepSpeed's and
 Pai-Megatron-Patch's names for the same routers. `mapping.derive.fields` says how such functions read arguments."""
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ def shared_expert_size(args: Any) -> Any:
 
 
 def shared_expert_gate(args: Any) -> bool:
-    """Whether shared experts have a gate: by its own flags, or with Pai-Megatron-Patch's --enable-shared-expert, which
-    means Qwen's."""
+    """Whether shared experts have a gate: by --moe-shared-expert-gate or --shared-expert-gate, or with
+    Pai-Megatron-Patch's --enable-shared-expert, whose shared expert has one."""
     return bool(args.moe_shared_expert_gate or args.shared_expert_gate or args.enable_shared_expert)
 
 

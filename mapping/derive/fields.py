@@ -1,7 +1,7 @@
-"""Config fields that follow from several arguments, or from one in other words: one function each.
+"""Config fields that follow from several arguments, or from one in other words.
 
-A function reads the arguments by Megatron's names (a missing one reads as None; `given` names those that were given, as
-far as that is known) and returns the field's value, or None to leave the field at its default.
+The function of a field reads the arguments by name (a missing one reads as None; `given` names those that were given,
+as far as that is known) and returns the field's value, None to leave the field at its default, or `Unknown`.
 """
 
 from collections.abc import Callable
@@ -51,8 +51,8 @@ def latent_attention(args: Any) -> Any:
 
 def rope_scaling_type(args: Any) -> str | None:
     """The kind of rotary scaling; None: there is none. Latent attention without --rope-scaling-type has Megatron's
-    --rope-type (rope: None), by default yarn, which stretches by --rotary-scaling-factor. Otherwise: llama3 with
-    --use-rope-scaling, yarn by --position-embedding-type or --rope-type, else --rope-scaling-type (plm: None)."""
+    --rope-type (rope: None), by default yarn. Otherwise: llama3 with --use-rope-scaling; else yarn if
+    --position-embedding-type or --rope-type is yarn; else --rope-scaling-type (plm: None)."""
     if latent_attention(args) and args.rope_scaling_type is None:
         return None if args.rope_type == "rope" else "yarn"
     if args.use_rope_scaling:
@@ -62,8 +62,9 @@ def rope_scaling_type(args: Any) -> str | None:
 
 
 def stretching_factor(args: Any) -> Any:
-    """The scaling factor of rotary positions of ordinary attention: --rope-scaling-factor, but with Megatron's
-    --position-embedding-type yarn --rotary-scaling-factor, if that is not 1 and --rope-scaling-type is not given."""
+    """The scaling factor of rotary positions of ordinary attention: --rotary-scaling-factor, if it is given and not 1,
+    positions are those of --position-embedding-type yarn, and no --rope-scaling-type is given; else
+    --rope-scaling-factor."""
     given = args.rotary_scaling_factor
     by_megatron = args.position_embedding_type == "yarn" and not args.rope_scaling_type
     return given if by_megatron and given not in (None, 1.0) else args.rope_scaling_factor
@@ -85,7 +86,8 @@ def embedding_scale(args: Any) -> Any:
 
 
 def sliding_window(args: Any) -> Any:
-    """Number of tokens before its own that a query sees (--interleave-sliding-window counts its own, too), or None."""
+    """Number of tokens before its own that a query sees in layers with a window: --interleave-sliding-window less 1, if
+    that is given and not 0; else --sliding-window; else --window-size as it is; None: no window."""
     if args.interleave_sliding_window:
         return args.interleave_sliding_window - 1
     return args.window_size if args.sliding_window is None else args.sliding_window
@@ -111,7 +113,7 @@ def bias_of(own_argument: str) -> Callable[[Any], bool | None]:
 
 def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
     """The function for a field that is a type: by the argument `own_argument`; else bfloat16 with --bf16, float16 with
-    --fp16, None with neither. It raises ValueError for a name that is no type."""
+    --fp16, None with neither. It raises ValueError for a name that `dtype` does not take."""
 
     def read(args: Any) -> str | None:
         given = getattr(args, own_argument)
@@ -128,13 +130,13 @@ def recompute_granularity(args: Any) -> str | None:
 
 
 def recomputes_layers(args: Any) -> bool:
-    """Whether HuggingFace's --gradient_checkpointing asks for recomputation of whole layers: where no
-    --recompute-granularity is given."""
+    """Whether HuggingFace's --gradient_checkpointing is on and no --recompute-granularity is given."""
     return args.gradient_checkpointing and args.recompute_granularity is None
 
 
 def num_layer_list(args: Any) -> Any:
-    """Numbers of layers by stage, from a layout, else a list; None: not given; Unknown: a layout that is refused."""
+    """The list of numbers of layers: from a layout (`layers_of_stages`), else as given; None: not given; Unknown: a
+    layout that cannot be read, or whose number of virtual stages is no multiple of the pipeline size."""
     layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size or 1
     if layout is None:
         given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list
@@ -160,21 +162,20 @@ def zero_stage(args: Any) -> int | None:
 
 def use_distributed_optimizer(args: Any) -> bool | None:
     """Whether the distributed optimizer is asked for: by its flag or, unless --zero-stage is 0, by some names of
-    --optimizer; None: not given. False with a flag for fully sharded data parallelism: Megatron's comes with both."""
+    --optimizer; False with a flag for fully sharded data parallelism. None: the arguments have no such flag."""
     if fully_sharded_stage(args) is not None:
         return False
     return True if args.optimizer in SHARING_NAMES and args.zero_stage != 0 else args.use_distributed_optimizer
 
 
 def communication_data_type(args: Any) -> str | None:
-    """The type of gradients' messages: --communication-data-type, else Megatron's FSDP flag (auto: None); or None."""
+    """The type of gradients' messages: --communication-data-type, else --megatron-fsdp-grad-comm-dtype (auto: None)."""
     of_fsdp = args.megatron_fsdp_grad_comm_dtype
     return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
 
 
 def pipeline_schedule(args: Any) -> str | None:
-    """Name of the schedule: --pipeline-schedule, else MindSpeed's --schedules-method, else Zero Bubble's flags; None:
-    none is given."""
+    """Name of the schedule: --pipeline-schedule, else --schedules-method, else by Zero Bubble's flags; or None."""
     named = args.pipeline_schedule or args.schedules_method
     if named is None and args.zero_bubble_v_schedule:
         return {"half": "v-half", "min": "v-min"}.get(args.zero_bubble_v_schedule_mem_setup, "zb-v")
@@ -202,7 +203,7 @@ def betas(args: Any) -> Any:
 
 def resume_training(args: Any) -> bool | None:
     """Whether a run goes on where its checkpoint ended: true with HuggingFace's --resume_from_checkpoint; else what
-    --resume-training says; else false with HuggingFace's --model_name_or_path, weights to begin with, or None."""
+    --resume-training or --no-resume-training says; else false with HuggingFace's --model_name_or_path; else None."""
     if args.resume_from_checkpoint is not None:
         return True
     return False if args.resume_training is None and args.model_name_or_path is not None else args.resume_training
@@ -216,7 +217,7 @@ def unless(argument: str) -> Callable[[Any], bool]:
 def further_loss_factor(args: Any) -> Any:
     """The weight of multi-token prediction's losses: --mtp-loss-scaling-factor if given, else MindSpeed-LLM's
     --mtp-loss-scale if given, else the default of the first, or beside --num-nextn-predict-layers of the second. In
-    another parser's namespace, which does not say what was given, a value other than the default counts as given."""
+    another parser's namespace a value other than the default counts as given; without the first it is None."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
     if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
         return factor
@@ -241,12 +242,11 @@ _LATENT: dict[str, tuple[str, ...]] = {
     "linear_qb": ("linear_q_up_proj",),
     "linear_kvb": ("linear_kv_up_proj",),
 }
-"""Name of a linear in MindSpeed-LLM's latent attention -> its names here. Its linear_qkv joins two projections, which
-have an adapter each here."""
+"""Name of a linear in MindSpeed-LLM's latent attention -> its names here. Its linear_qkv is two linears here."""
 
 
 def target_modules(args: Any) -> list[str] | None:
-    """Names of the linears that get an adapter, as they are called here; None: not given."""
+    """Names of the linears that get an adapter: those given, known ones by their names here; None: not given."""
     if args.lora_target_modules is None:
         return None
     names: dict[str, tuple[str, ...]] = dict(_OLDER_CLASSES)
@@ -346,4 +346,4 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "shuffle": unless("no_shuffle"),
 }
 DERIVED = {path_of(name): derive for name, derive in _DERIVED.items()}
-"""Path of a field -> its function. Every other field is copied from the argument of the flag that targets it."""
+"""Path of a field -> its function. Other fields are copied from the argument of a flag that targets them."""

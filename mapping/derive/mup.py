@@ -1,4 +1,4 @@
-"""Mu-P (Yang et al., "Tensor Programs V", 2022) by Megatron's flags: factors that follow from two widths."""
+"""Factors of mu-P (Yang et al., "Tensor Programs V", 2022) by Megatron's flags."""
 
 from math import sqrt
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 
 def width_multiplier(args: Any) -> Any:
     """The hidden size divided by --mup-base-hidden-size, the hidden size of the model whose rates are given; 1 without
-    --use-mup or without one of the two sizes; a base that is not positive is returned itself."""
+    --use-mup, without one of the two sizes, or for a hidden size of 0; a base that is not positive is returned
+    itself."""
     base = args.mup_base_hidden_size
     if not args.use_mup or base is None or not args.hidden_size:
         return 1.0
@@ -15,7 +16,8 @@ def width_multiplier(args: Any) -> Any:
 
 def scale_of_scores(args: Any) -> float | None:
     """Mu-P's factor of attention's scores: sqrt(base head size) / head size ^ power; base and power are 1 by default.
-    None without --use-mup, for latent attention, which has its own, and where the head size is not known."""
+    0 for a negative base, and where the power is too large for a float. None without --use-mup, for latent attention,
+    and where the head size is not known or not positive."""
     if not args.use_mup or args.multi_latent_attention or args.multi_head_latent_attention:
         return None
     heads = args.num_attention_heads

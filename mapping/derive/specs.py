@@ -1,5 +1,4 @@
-"""Config fields that follow from --spec: constants of a family that stand in MindSpeed-LLM's file of layers, and have
-no flag."""
+"""Config fields that follow from --spec, which names a family's file of layers in MindSpeed-LLM, and other flags."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -9,9 +8,9 @@ from mapping.flags.notations import HUNYUAN, has_spec
 
 
 def rotary_base(args: Any) -> Any:
-    """The base of rotary positions. Hunyuan's attention knows no flag for it: 10000 x 1000^(d / (d - 2)), with heads of
-    d channels ("NTK-aware" scaling by alpha = 1000). Else, and where d is unknown or at most 2, it is --rope-theta, or
-    if that is missing --rotary-base."""
+    """The base of rotary positions: with Hunyuan's spec 10000 x 1000^(d / (d - 2)), with heads of d channels
+    ("NTK-aware" scaling by alpha = 1000), whatever flags say; else, and where d is unknown or at most 2, --rope-theta,
+    or if that is missing --rotary-base."""
     heads, given = args.num_attention_heads, args.rotary_base if args.rope_theta is None else args.rope_theta
     size = args.kv_channels or (args.hidden_size // heads if args.hidden_size and heads and heads > 0 else None)
     if not has_spec(args, HUNYUAN) or not size or size <= 2:
@@ -20,8 +19,8 @@ def rotary_base(args: Any) -> Any:
 
 
 def depth_scale(args: Any) -> Any:
-    """The factor of a sublayer's output in its sum with the residual: --scale-depth over the root of the number of
-    layers; --scale-depth as it is if it is missing or 0, or the number of layers is not known."""
+    """The factor of a sublayer's output in its sum with the residual: --scale-depth over the root of --num-layers;
+    --scale-depth as it is if it is missing or 0, or --num-layers is not given or not positive."""
     layers = args.num_layers
     return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
 

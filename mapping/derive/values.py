@@ -1,5 +1,5 @@
-"""The values of config fields from arguments: those in `DERIVED` are derived, the others copied from the argument of
-their flag."""
+"""The values of config fields from arguments: those in `DERIVED` are derived, others copied from the argument of a
+flag."""
 
 from argparse import Namespace
 from collections.abc import Callable, Collection
@@ -33,8 +33,9 @@ def field_values(args: Namespace, look_at_files: bool = True, given: Collection[
     """Path -> value, for every config field that the arguments, or the tokenizer's files, give a value.
 
     look_at_files: whether the tokenizer's files may be read. given: names of the arguments that were given, as far as
-    that is known. A field whose value cannot be told is `Unknown`; if several arguments fill one, the last that is not
-    at its default counts.
+    that is known. A field whose value cannot be told is `Unknown`. Of several arguments that are copied to one field,
+    the last in `COPIED` that is not at its default counts. A text that a flag's reader cannot read raises the reader's
+    error, a ValueError for most.
     """
     reader = _Reader(args, look_at_files, given)
     values = _copied(reader) | {path: _derived(derive, reader) for path, derive in DERIVED.items()}

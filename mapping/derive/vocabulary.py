@@ -10,7 +10,7 @@ from parallel_core.data.tokenizers import TOKENIZERS, TokenizerOptions, findings
 from parallel_core.findings import Finding
 
 _SIZED_BY_FLAG = {"NullTokenizer", "TikTokenizer"}
-"""Types of tokenizers whose vocabulary is cut to --vocab-size, whatever their files hold."""
+"""Types of tokenizers whose size follows from options alone, whatever their files hold."""
 
 
 def _is_patched(args: Any) -> bool:
@@ -20,8 +20,8 @@ def _is_patched(args: Any) -> bool:
 
 def tokenizer_type(args: Any) -> str | None:
     """The type of tokenizer: with Pai-Megatron-Patch's --patch-tokenizer-type the one of the model's folder,
-    PretrainedFromHF, unless --tokenizer-type is given and no folder; else --tokenizer-type; else GPT2BPETokenizer with
-    --vocab-file and --merge-file; else None."""
+    PretrainedFromHF, unless --tokenizer-type is given and no folder or file of a tokenizer; else --tokenizer-type; else
+    GPT2BPETokenizer with --vocab-file and --merge-file; else None."""
     if _is_patched(args):
         return "PretrainedFromHF"
     has_pairs = args.vocab_file is not None and args.merge_file is not None
@@ -59,8 +59,9 @@ def vocabulary(args: Any) -> Any:
     """The number of ids that training makes room for: --vocab-size, but for NullTokenizer and TikTokenizer; else that
     of the tokenizer (`training_vocab_size`). --extra-vocab-size is added.
 
-    `Unknown` if only files say it and they are not to be looked at, or say nothing (`unreadable` has the reason); None
-    if nothing says it, or it follows from the tokenizer and flags that this needs are missing.
+    `Unknown` if only files say it and they are not to be looked at, or if the tokenizer's size cannot be told
+    (`training_vocab_size` raises ValueError); None if nothing says it, or it follows from the tokenizer and its type is
+    not there, or flags that it needs are missing.
     """
     options = _options(args)
     sized_by_flag = args.vocab_size is not None and (options is None or options.tokenizer_type not in _SIZED_BY_FLAG)
@@ -77,9 +78,9 @@ def vocabulary(args: Any) -> Any:
 
 
 def unreadable(args: Any, check_files: bool) -> Iterator[Finding]:
-    """A finding with the reason why the tokenizer's files do not say how many ids it has. With check_files there is
-    none if a file is missing, which `missing_files` reports. Without it a missing file is such a reason, too, and there
-    is no finding if a flag gives the size of the vocabulary."""
+    """A finding with the reason why the size of the tokenizer, of a known type and with the flags that it needs, cannot
+    be told, such as a damaged file. With check_files there is none if a file is missing. Without it a missing file is
+    such a reason, too, and there is no finding if a flag gives the size of the vocabulary."""
     options = _options(args)
     if options is None or any(findings(options)):
         return
@@ -93,8 +94,8 @@ def unreadable(args: Any, check_files: bool) -> Iterator[Finding]:
 
 
 def padded_vocabulary(args: Any) -> Any:
-    """The number of rows of the embedding table: given, or the ids padded to a multiple of
-    `make_vocab_size_divisible_by` x tensor-parallel size; Unknown and None as in `vocabulary`."""
+    """The number of rows of the embedding table: --padded-vocab-size or --pad-vocab-size-to, else the ids padded to a
+    multiple of `make_vocab_size_divisible_by` x tensor-parallel size; Unknown and None as in `vocabulary`."""
     exact = args.padded_vocab_size or args.pad_vocab_size_to
     size = exact if exact is not None else vocabulary(args)
     if exact is not None or size is None or isinstance(size, Unknown):

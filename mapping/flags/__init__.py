@@ -1,7 +1,7 @@
-"""The command-line flags of Megatron-LM, MindSpeed and MindSpeed-LLM, as data.
+"""The command-line flags as data: Megatron-LM's, MindSpeed's, MindSpeed-LLM's, and some of other programs.
 
 `with_option`: the flags of the config's options, and further flags that fill an option. `without_option`: flags that
-are ignored or refused.
+fill none, and are ignored or refused. `FILES`: flags that name configuration files.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ FILES = group(
 """The rows of flags that name configuration files."""
 
 GROUPS: tuple[tuple[Flag, ...], ...] = (*TABLES, FILES, *without_option.TABLES)
-"""The rows under their headings: flags that act, then flags that don't."""
+"""The rows under their headings: flags of options and of files, then those of `without_option`."""
 
 ROWS: tuple[Flag, ...] = tuple(row for rows in GROUPS for row in rows)
 """All rows, in the order of the reference page."""

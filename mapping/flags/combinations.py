@@ -73,4 +73,4 @@ NEEDS = {
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
     "--main-grads-dtype": ("--use-precision-aware-optimizer",),
 }
-"""Flag -> flags, at least one of which must come with it."""
+"""Flag -> flags, at least one of which must have a value beside it."""

@@ -13,24 +13,23 @@ MAPPED, IGNORED, REFUSED = "mapped", "ignored", "refused"
 class Flag(NamedTuple):
     """One command-line flag: names, type (None: a switch), default, choices, and the config field that it fills
     (`target`). dest: its attribute; stores: the value that a switch sets; refuses, stands_for: values that are refused,
-    and for which another is taken; idle: when and why it does nothing beside other flags; completes: flags of its field
-    beside which it may stand; refines: whether it adds to another flag of its field."""
+    and for which another is taken; idle: when and why it does nothing; completes: flags of its field beside which it
+    may stand; refines: whether it adds to another flag of its field."""
 
     name: str
     """The flag as it is typed, with its dashes."""
     type: Callable[[str], Any] | None
     """The reader of one value's text; None: the flag is a switch and takes no value."""
     default: Any = None
-    """The value when it is not given, as in Megatron."""
+    """The value when it is not given."""
     target: str = ""
-    """Path of the config field that it fills, such as `model_config.hidden_size`; "": none. The field of an ignored
-    flag is read by nobody."""
+    """Path of the config field that it fills, alone or with others, such as `model_config.hidden_size`; "": none."""
     help: str = ""
     """The meaning; if empty, the sentence under the target field gives it."""
     dest: str = ""
     """The attribute of the argument namespace that it fills."""
     choices: tuple[Any, ...] = ()
-    """The values that it may have; empty: any."""
+    """The values that its reader may give, refused ones among them; empty: any."""
     nargs: str | int | None = None
     """The number of values: None for one, `+` (one or more), `*` (any number), a number, `1+` (one, or a list of
     more)."""
@@ -39,21 +38,21 @@ class Flag(NamedTuple):
     stores: Any = True
     """The value to which a switch sets its attribute."""
     refuses: dict[Any, str] = {}  # noqa: RUF012
-    """Value that Megatron knows and that is refused here -> the reason."""
+    """Value that is refused here -> the reason."""
     stands_for: dict[Any, str] = {}  # noqa: RUF012
-    """Value that another stands for here -> the sentence that says so, which is printed when a run starts."""
+    """Value that another stands for here -> the sentence that says so, for the user."""
     other_defaults: tuple[Any, ...] = ()
     """Values that other parsers have when it is not given."""
     status: str = MAPPED
-    """`mapped`: it acts. `ignored`: it does nothing, for a reason. `refused`: an error, unless its value is the
-    default."""
+    """`mapped`: it acts. `ignored`: it does nothing, for a reason. `refused`: an error, unless its value is a
+    default (`asks_for_nothing`)."""
     reason: str = ""
     """The reason why it is ignored, or why it is refused and what to do instead."""
     group: str = ""
     """The heading of the reference page and of --help under which it is listed."""
     idle: tuple[Callable[[Any], object], str] | None = None
-    """For one of several flags of a field: (test of the arguments, reason): where the test holds, the field does not
-    follow from this flag."""
+    """(Test of the arguments, reason): where the test holds, no field follows from this flag, for this reason; None:
+    there is no such test."""
     completes: tuple[str, ...] = ()
     """Names of flags that fill the same field in part, so that neither replaces the other."""
     refines: bool = False
@@ -115,8 +114,8 @@ def usage(text: str) -> Iterator[Flag]:
 
 
 def value(line: str, field: str = "", help: str = "", **more: Any) -> Flag:
-    """The row of one usage word `line` (see `usage`). field: the end of the path of the field that is derived from it,
-    "" for none. help: its meaning; "": the sentence under the field. more: further fields of the row."""
+    """The row of one usage word `line` (see `usage`). field: the end of the path of the config field that it fills, ""
+    for none. help: its meaning; "": the sentence under that field. more: further fields of the row."""
     (flag,) = usage(line)
     return flag._replace(target=path_of(field) if field else "", help=help, **more)
 
@@ -135,17 +134,16 @@ def _rows(flags: Iterable[str | Flag], **more: Any) -> tuple[Flag, ...]:
 
 
 def ignored(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
-    """The rows of flags (usage texts or rows) that do nothing, for `reason`: nearly always that they cannot change the
-    result."""
+    """The rows of flags (usage texts or rows), with the status that they do nothing, for `reason`."""
     return _rows(flags, status=IGNORED, reason=reason)
 
 
 def refused(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
-    """The rows of flags (usage texts or rows) that ask for something that is not done here. reason: with what to do
-    instead."""
+    """The rows of flags (usage texts or rows), with the status that they are refused, for `reason`, which also says
+    what to do instead."""
     return _rows(flags, status=REFUSED, reason=reason)
 
 
 def group(title: str, *tables: Iterable[Flag]) -> tuple[Flag, ...]:
-    """The rows of all tables, under one heading."""
+    """The rows of all tables, each with the heading `title`."""
     return tuple(flag._replace(group=title) for table in tables for flag in table)

@@ -1,8 +1,8 @@
 """Readers of values that are more than a number or a word. The first line of a reader's docstring says what it reads,
 behind "must be" in messages (`mapping.readers.command_line.kind`).
 
-A reader raises ValueError for what it cannot read; `layer_frequency` also SyntaxError and TypeError, `attention_window`
-also TypeError, `whole` and `batch_sizes` also OverflowError.
+A reader raises ValueError for a text that it cannot read; `layer_frequency` also SyntaxError and TypeError,
+`attention_window` also TypeError, `whole` and `batch_sizes` also OverflowError.
 """
 
 import ast
@@ -58,14 +58,15 @@ def dtype(given: Any) -> str:
 
 
 MOST_LAYERS = 10_000
-"""The most layers that a pattern may have: more are a slip, and would only fill the memory."""
+"""A bound on the numbers in a pattern of layers: more are a slip, and would only fill the memory."""
 
 
 def layer_frequency(text: str) -> int | list[int]:
     """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`.
 
-    Returns the number or the list. Raises ValueError for other parts, or for numbers whose product is above
-    MOST_LAYERS; SyntaxError or TypeError for what Python cannot compute.
+    Returns the number or the list, whose entries are not checked. Raises ValueError for parts other than whole numbers,
+    lists, +, * and a sign -, and where the product of the numbers but 0 is above MOST_LAYERS; SyntaxError or TypeError
+    for what Python cannot compute.
     """
     tree = ast.parse(text, mode="eval")
     allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
@@ -84,8 +85,8 @@ def layer_frequency(text: str) -> int | list[int]:
 def attention_window(given: str | Sequence[Any]) -> int | None:
     """`4096,0`, `(4096, 0)` or a list, tokens before and after a query's own, as how many before; -1 before: none.
 
-    Returns the number of tokens before; None, no window, for -1. Raises ValueError unless there are two whole numbers,
-    the first at least -1, the second 0 or -1; TypeError for a single number.
+    Returns the number of tokens before; None, no window, for -1. Raises ValueError or TypeError unless there are two
+    whole numbers, the first at least -1, the second 0 or -1.
     """
     text = given if isinstance(given, str) else str(tuple(given))
     before, after = literal(text if text.lstrip().startswith("(") else f"({text})")
@@ -105,8 +106,7 @@ def numbers(text: str) -> list[float]:
 def whole(text: str) -> int:
     """A whole number, perhaps written as 8192.0.
 
-    Returns it, exact up to 2^53. Raises ValueError for any other text,
-    OverflowError for an infinite number.
+    Returns it, exact up to 2^53. Raises ValueError for any other text, OverflowError for an infinite number.
     """
     number = float(text)
     if number != int(number):
@@ -115,7 +115,7 @@ def whole(text: str) -> int:
 
 
 def parts(value: Any) -> list[Any]:
-    """The values, as a list, of a flag that takes one or several."""
+    """The values of a flag that takes one or several, as a list: `value` itself if it is one, else [value]."""
     return value if isinstance(value, list) else [value]
 
 
@@ -175,7 +175,7 @@ SPECS = (
 def spec(text: str) -> str:
     """A spec of bailing, deepseek, gemma2, grok, hunyuan, longcat, mamba, minicpm, minimax, phi35_moe, plm or qwen.
 
-    Returns the text itself, if it is `layer_spec`, `mtp_spec`, or a path whose last part is one of SPECS. Raises
+    Returns the text itself, if it is `layer_spec`, `mtp_spec`, or one of SPECS, perhaps behind a path with dots. Raises
     ValueError for any other.
     """
     if text not in ("layer_spec", "mtp_spec") and text.rpartition(".")[2] not in SPECS:
@@ -184,7 +184,7 @@ def spec(text: str) -> str:
 
 
 def has_spec(args: Any, name: str) -> bool:
-    """Whether --spec names the file of layers `name`."""
+    """Whether a word of --spec contains `name`, the name of a file of layers."""
     return any(name in str(part) for part in args.spec or ())
 
 
@@ -226,8 +226,9 @@ def _unrolled(text: str) -> str:
 
 
 def layers_of_stages(stages: Sequence[str], pipeline_size: int) -> list[int] | list[list[int]]:
-    """The number of layers of each stage; where stages have several chunks a list of these for each chunk, as
-    `--num-layer-list` has them. stages: letters of each virtual stage; pipeline_size: the number of stages."""
+    """The number of layers of each virtual stage, in their order; if there are more than `pipeline_size`, in lists of
+    `pipeline_size` numbers (the last may be shorter). stages: letters of each virtual stage; pipeline_size: the
+    number of pipeline stages."""
     counts = [stage.count("t") for stage in stages]
     chunks = [counts[start : start + pipeline_size] for start in range(0, len(counts), pipeline_size)]
     return chunks if len(chunks) > 1 else counts

@@ -5,14 +5,15 @@
     python -m mapping launch msrun|torchrun|deepspeed ...     one launch, without a script
     python -m mapping launch --check msrun ...                only check its flags and files
 
-The script is run by bash, as ever: all its commands run, its conditions and loops decide, `mkdir`, `rm` and calls of
-python included. Only torchrun, deepspeed, srun, msrun and `python -m torch.distributed.run` (or `.launch`) are found as
-stand-ins on the PATH, which start msrun with the same processes, program and arguments. With --print the commands up to
-the first launch run as well; there the script is ended, and nothing is trained.
+The script is run by bash, as ever: its commands run, `mkdir`, `rm` and calls of python included, and its conditions and
+loops decide. Stand-ins on the PATH take the place of torchrun, deepspeed, srun, msrun and `python -m
+torch.distributed.run` (or `.launch`): a launch of training by them starts msrun with as many processes, the program and
+its arguments. With --print the commands up to the first launch run as well; there the script is ended.
 
-A program that needs PyTorch, or is not there, is replaced by examples/gpt/pretrain_gpt.py, whose flags are checked
-before anything is started. Exit code: the script's, or msrun's of one launch; 1 if a value of a launch, or the program
-of --program, is missing, or if there is no launch; 2 if training refuses a flag.
+A program whose file imports PyTorch or Megatron, or that is not there, is replaced by examples/gpt/pretrain_gpt.py,
+whose flags are checked before msrun is started. Exit code: the script's, or msrun's of one launch; 0 for one that is
+only printed or checked; 1 for one that is incomplete, or if there is none; 2 for one that training would refuse, and
+for wrong arguments.
 """
 
 import argparse

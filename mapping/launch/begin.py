@@ -1,4 +1,4 @@
-"""One launch: its program and flags are checked, then msrun is printed or started."""
+"""One launch: the check of its program and flags, and printing or starting msrun."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ EXAMPLE = next(
     (place for place in (_HERE.parents[2] / "examples" / "gpt", _HERE.parents[1] / "examples") if place.is_dir()),
     _HERE.parents[2],
 ).joinpath("pretrain_gpt.py")
-"""The program in a clone or in a wheel that is started in place of one that needs PyTorch."""
+"""The program, in a clone or in a wheel, that is started in place of one that is PyTorch's or is not there."""
 
 UNRESOLVED, REFUSED = 1, 2
-"""Exit codes: a word of a launch stayed open; training refuses a flag."""
+"""Exit codes: of a launch that is incomplete, or where there is none; of one that training would refuse."""
 
 _OF_PYTORCH = re.compile(
     r"^\s*(?:import|from)\s+(?:torch|torch_npu|megatron|megatron_patch|mindspeed|mindspeed_llm|deepspeed)\b",
@@ -54,25 +54,26 @@ class How:
     """The environment variables with which `launch` was called."""
 
     def write(self, path: Path) -> None:
-        """Write these options to a file as JSON, for the stand-ins."""
+        """Write this to a file as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> How:
-        """The options that `write` left in a file."""
+        """The same from a file that `write` has written."""
         return cls(**json.loads(path.read_text()))
 
 
 def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: None) -> int:
-    """Check a launch, print or start it as `how` says, and return the exit code. The program becomes `how.program`;
-    where that is None, `EXAMPLE` in place of one that is PyTorch's or is not there. said: is called once, after the
-    findings are told and before the command is printed or started, with the code of a launch that is not started, else
-    with 0.
+    """Check a launch, print or start it as `how` says, and return the exit code. The program of a complete launch
+    becomes `how.program`; where that is None, `EXAMPLE` in place of a .py file that imports PyTorch or Megatron, or
+    that is not there. said: is called after the findings are told and before the command is printed or started, with
+    the code of a launch that is not to be started, else with 0.
 
-    The code is `UNRESOLVED` for a word that the shell left open, an option without its value, a program that is no
-    Python file, or a `how.program` that does not exist; `REFUSED` where the program is `EXAMPLE` (flags of another are
-    not read), for flags that training would refuse or, unless it is only printed, data that it would refuse or a run
-    that does not fit this host; 0 for a launch that was only to be printed or checked; else msrun's.
+    The code is `UNRESOLVED` for an incomplete launch: a value is missing or wrong in it, its program is no Python file,
+    or `how.program` is not there. It is `REFUSED` where the program is `EXAMPLE` (another's flags are not checked), for
+    flags that training would refuse; unless it is only printed, also for files that it would refuse (if it is only
+    checked, not for data that are missing), and for a run that does not fit this host. Else it is 0 for a launch that
+    is only printed or checked, or `start`'s.
     """
     unresolved = [*launch.unresolved, *_open_words(launch)]
     notes = [] if unresolved else _choose_program(launch, how.program)
@@ -150,7 +151,7 @@ def words(launch: Launch) -> list[str]:
 
 
 def pretty(command: Sequence[str]) -> str:
-    """A command as text for a shell; each option, and each .py file, begins a line."""
+    """A command as text for a shell; each word that begins with -- or ends in .py begins a line."""
     lines = [shlex.quote(command[0])]
     for word in command[1:]:
         if word.startswith("--") or word.endswith(".py"):
@@ -170,8 +171,8 @@ def _surroundings(how: How) -> Iterator[str]:
 
 
 def say(descriptor: int, lines: Iterable[str]) -> None:
-    """Write lines to `launch`'s own stream, a file descriptor, or to this process's error stream if a command of the
-    script closed the descriptor."""
+    """Write lines to a file descriptor, or to this process's error stream if that raises OSError, as if it is
+    closed."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         os.write(descriptor, text.encode())

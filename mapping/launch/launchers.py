@@ -13,8 +13,8 @@ OPEN = "?"
 
 @dataclass
 class Launch:
-    """A launch in msrun's terms: its options, the program and its arguments; findings about missing values, and the
-    launcher's options that msrun has nothing for."""
+    """A launch in msrun's terms: its options (name -> value), the program and its arguments; findings about values that
+    are missing or wrong, and the launcher's options with a value that are left out."""
 
     options: dict[str, str]
     program: str
@@ -24,12 +24,13 @@ class Launch:
 
 
 class Grammar(NamedTuple):
-    """The options of a launcher. An option that is not listed takes one value and is left out. acting: names, with
-    spaces between, of those that become msrun's; letters: letter of a short option -> its name."""
+    """The options of a launcher, by names with _ for -. One that is not listed takes one value and is left out. acting:
+    names, with spaces between, of those that msrun's options follow from, with one value each; switches: names of those
+    without a value; letters: letter of a short option -> its name."""
 
     acting: str
     switches: str = ""
-    """Names, with spaces between, of options without a value, which need nothing of msrun."""
+    """Names, with spaces between, of options without a value, which change nothing."""
     letters: Mapping[str, str] = {}
 
 
@@ -54,8 +55,8 @@ MSRUN = Grammar(
 
 
 def take_apart(words: Sequence[str], grammar: Grammar) -> tuple[dict[str, str], Launch]:
-    """(The launcher's own options that act, name -> value; the rest as a launch with empty `options`: program,
-    arguments, findings about options without a value, names of options left out)."""
+    """(The launcher's own options that act, name -> value, of two the last; the rest as a launch with empty `options`:
+    program ("" if there is none), arguments, findings about options without a value, options left out)."""
     rest, options, launch = list(words), {}, Launch({}, "", [])
     while rest and rest[0].startswith("-") and len(rest[0]) > 1:
         flag, name, value = _option(rest.pop(0), grammar)
@@ -99,7 +100,7 @@ def torchrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def deepspeed(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The launch of DeepSpeed's launcher, by the words behind it, on one host or, with `--no_ssh`, on each of several.
+    """The launch of DeepSpeed's launcher on this host, the only one or number --node_rank, by the words behind it.
     environment: not read."""
     options, launch = take_apart(words, DEEPSPEED)
     devices = options.get("include", "").partition(":")[2]
@@ -115,8 +116,8 @@ def deepspeed(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The launch of the program `words`, which `srun` starts as several tasks; the environment has their numbers as
-    `tasks` returns them."""
+    """The launch of a program that `srun` starts; `words`: the program, and its arguments. The environment has the
+    numbers of hosts and tasks as `tasks` returns them, and for several hosts SLURM_NODEID and MASTER_ADDR."""
     return _on_hosts(
         Launch({}, words[0], list(words[1:])),
         processes=Setting("srun --ntasks-per-node", environment["SLURM_NTASKS_PER_NODE"]),
@@ -129,7 +130,7 @@ def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
     """The program and arguments of an `srun` command, by the words behind `srun`; the launch's `options` are
-    SLURM_NNODES and SLURM_NTASKS_PER_NODE (`tasks`). Without a program there is a finding in it."""
+    SLURM_NNODES and SLURM_NTASKS_PER_NODE (`tasks`). Without a program there is a finding in `unresolved`."""
     options, launch = take_apart(words, SRUN)
     launch.options = tasks(options, environment)
     if not launch.program:
@@ -139,11 +140,12 @@ def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 def tasks(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Slurm's variables (SLURM_NNODES, SLURM_NTASKS_PER_NODE -> value) for the tasks that options of `sbatch` or `srun`
-    ask for; each number by its option, else by the environment; without any number one host, and one task on each.
+    ask for: the number of hosts, and that of tasks on each, by its option, else by the environment, else 1.
 
-    All tasks (--ntasks; SLURM_NTASKS where nothing gives the tasks on a host) are divided by the hosts (rounded down),
-    of which there are at most as many as tasks. As in srun's manual --ntasks goes before the tasks on a host, which are
-    then the most that there may be, and say the number of hosts where nothing else does."""
+    A number of all tasks (--ntasks; SLURM_NTASKS where nothing gives the tasks on a host) goes before that on each: it
+    is divided by the hosts, rounded down. Of these there are at most as many as tasks; where nothing gives their
+    number, as many as hold all tasks with at most so many on each, else one. With a text that is no number above 0
+    nothing is divided."""
     hosts = options.get("nodes", environment.get("SLURM_NNODES"))
     on_a_host = options.get("ntasks_per_node", environment.get("SLURM_NTASKS_PER_NODE"))
     every = options.get("ntasks", environment.get("SLURM_NTASKS") if on_a_host is None else None)
@@ -159,8 +161,8 @@ def tasks(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[st
 
 
 def msrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The launch of msrun's own command line, as it is, but without a `python` before the script. environment: not
-    read."""
+    """The launch of msrun's own command line, without options that are not known here, and without `python` or
+    `python3` before the program. environment: not read."""
     options, launch = take_apart(words, MSRUN)
     launch.options = options
     _number(Setting("--worker_num", options.get("worker_num", "8")), 1, launch.unresolved)

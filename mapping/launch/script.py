@@ -30,10 +30,10 @@ _PLACEHOLDER = re.compile(r"<[^>]*>")
 
 def run(script: Path, arguments: Sequence[str], how: How) -> int:
     """Run a script by bash, and return its exit code, or the largest code of launches that were not started, if any;
-    UNRESOLVED if it launches nothing, or if no stand-in can take the place of a launcher in it; INTERRUPTED after
-    Ctrl-C.
+    UNRESOLVED if it launches nothing, or if it names a launcher so that no stand-in takes its place, when it is not
+    run; INTERRUPTED after Ctrl-C.
 
-    To print only, the script runs until its first launch and is ended there; the code is 0 if that could start.
+    To print only, the script runs until its first launch and is ended there; the code is that of `begin` for it.
     """
     text = script.read_text(errors="replace")
     if unseen := list(_unseen(text)):

@@ -1,8 +1,7 @@
 """The program that a script starts as `torchrun`, `python`, `srun` ... while `launch` runs it.
 
 A call that launches training becomes a launch by msrun; any other call of python is passed on to the real python. This
-file is run by its path: nothing of ours is imported before it is known that something is launched, so that a script's
-other calls of python stay fast.
+file is run by its path, and imports nothing of ours for such a call, so that it stays fast.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ IN_SRUN = "MEGATRON_LAUNCH_IN_SRUN"
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
     """The module or file that a python command line runs, and the words behind it; "" and no words for one that runs
-    code, the standard input, or nothing."""
+    code, the standard input, or nothing. Of options before it only -W and -X may have a value in a word of its own, and
+    -c must be a word of its own."""
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "-m", "-c"):
         position += 2 if words[position] in ("-W", "-X") else 1
@@ -38,8 +38,9 @@ def split(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def launched_by(name: str, words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """(Name of the launcher that a command is, the words for it). A python is torchrun with -m torch.distributed.run or
-    .launch, srun with a .py file inside of an srun of several tasks, else None; any other name stays as it is."""
+    """(Name of the launcher that a command is, the words for it). `python` and `python3` are torchrun with -m
+    torch.distributed.run or .launch, srun with a .py file inside of an srun of several tasks; None for any other call
+    of these. Any other name, and its words, stay as they are."""
     if name not in PYTHONS:
         return name, list(words)
     target, rest = split(words)
@@ -55,8 +56,8 @@ def _several_tasks() -> bool:
 
 
 def real(name: str, folder: str) -> str:
-    """The path of the program `name` that is found without the stand-ins' folder; exits with 127 where there is
-    none."""
+    """The path of the program `name` on the PATH without the stand-ins' folder; exits with 127 and a message where
+    there is none."""
     found = shutil.which(name, path=_without(folder))
     if found is None:
         print(f"{name}: command not found", file=sys.stderr)
@@ -70,7 +71,8 @@ def _without(folder: str) -> str:
 
 def main(path: str, words: Sequence[str]) -> int:
     """Do what the stand-in at `path` was called for with `words`, and return the exit code. A python that launches
-    nothing becomes the real one, and an srun with nothing unresolved the program that it starts; neither returns."""
+    nothing becomes the real one, and an srun with nothing unresolved the program that it starts; neither returns.
+    Raises OSError if that program cannot be run."""
     folder, name = os.path.split(path)
     launch = launched_by(name, words)
     if launch is None:
@@ -90,9 +92,9 @@ def main(path: str, words: Sequence[str]) -> int:
 
 
 def in_script(launch: Launch, folder: str) -> int:
-    """Print or start a launch of a script, and return the exit code of `begin`. The code that `begin` gives to `said`
-    is appended to the file CODES in the stand-ins' `folder`. A launch that is only printed ends the script by
-    SIGTERM."""
+    """Print or start a launch of a script, and return the exit code of `begin`. Before that prints or starts it, the
+    code of a launch that is not to be started, else 0, is appended to the file CODES in `folder`, the stand-ins'. If
+    launches are only printed, the script is then ended by SIGTERM."""
     from dataclasses import replace
     from pathlib import Path
 
@@ -116,8 +118,8 @@ def _in_foreground() -> bool:
 
 
 def end(code: int) -> NoReturn:
-    """End this process with an exit code; with 130, which means Ctrl-C, by that signal, so that the shell ends the
-    script."""
+    """End this process with an exit code; with 130, which means Ctrl-C, by SIGINT, so that a shell that waits for it
+    ends its script."""
     if code == 128 + signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

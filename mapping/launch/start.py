@@ -21,16 +21,16 @@ from parallel_core.system.terminal import Screen
 
 
 def train_iters(command: Sequence[str]) -> int | None:
-    """The number of the command's last --train-iters; None without one, as where it stands in a file, or training is
-    counted in samples."""
+    """The number behind the command's last --train-iters; None without one, or if it is not all digits."""
     words = " ".join(command).replace("--train-iters=", "--train-iters ").split()
     counts = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--train-iters"]
     return int(counts[-1]) if counts and counts[-1].isdigit() else None
 
 
 def show(lines: Iterable[str], total: int | None, output: TextIO) -> None:
-    """Show the lines of a run: on a terminal steps update its last line, and other lines are put above it; elsewhere
-    every line is written as it is. total: steps of the run; None: taken from the lines, if one says it."""
+    """Show the lines of a run by a `Screen`: on a terminal steps update its last line, and other lines are put above
+    that; elsewhere the lines are written as they are. total: steps of the run; None or 0: taken from the lines, if one
+    says it."""
     screen = Screen(output, total)
     for line in lines:
         screen.write(line)
@@ -46,12 +46,12 @@ _GRACE_SECONDS = 1.0
 
 
 def start(command: Sequence[str], ends_with_parent: bool) -> int:
-    """Run msrun with the words of `command` behind the first, show what it prints (`without_noise`), and return its
-    exit code, 130 after Ctrl-C, 143 after SIGTERM.
+    """Run msrun with the words of `command` behind the first, show what it prints (`without_noise`), and return 143
+    after SIGTERM, else 130 after Ctrl-C, else its exit code (128 + the number of a signal that ended it).
 
-    SIGTERM goes on to the ranks, for which msrun then waits: with --exit-signal-handler they save. With
-    `ends_with_parent` the end of the process that started this one counts as SIGTERM. Raises SystemExit if msrun is not
-    on the PATH.
+    SIGTERM goes on to the ranks, or to msrun if it has none yet, and msrun's end is awaited. With `ends_with_parent`
+    the end of the process that started this one counts as SIGTERM. Raises SystemExit if msrun is neither on the PATH
+    nor beside this Python.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` makes children ignore SIGINT
@@ -130,8 +130,7 @@ def _msrun() -> str:
 
 
 def end_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when the thread that started it has ended, at the latest with its
-    process."""
+    """Have Linux send this process SIGTERM when the thread that started it ends, at the latest with its process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -165,8 +164,9 @@ _NOISE = ("Distributed job is spawned", "The '--tail_worker_log' is:")
 
 
 def without_noise(lines: Iterator[str]) -> Iterator[str]:
-    """The lines without msrun's own traceback but for its last line, without its warnings that it waits and that ranks
-    are not shown, and without the command that it prints for each process: a rank's messages get lost among them."""
+    """The lines, but of a traceback whose second line names msrun only the last one; without msrun's warnings that it
+    waits for its processes and that ranks are not shown; and of a line with " Environment variable [RANK_ID" or
+    " Execute command:" only the part before. A rank's messages would get lost among these."""
     for line in lines:
         if _OF_MSRUN in line and any(words in line for words in _NOISE):
             continue

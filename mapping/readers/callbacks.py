@@ -7,7 +7,7 @@ from mapping.readers.meaning import Entries, Meaning, Values, each, nothing, par
 
 
 def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
-    """The meaning of a callback that sets these fields, and whose other keys have the meanings in `table`."""
+    """The meaning of a callback that sets these fields, and whose keys, if it has any, have the meanings in `table`."""
     read = parts(table)
 
     def meaning(value: Any, entries: Entries) -> Values | str:
@@ -32,8 +32,9 @@ def _other_frequency(value: Any, entries: Entries) -> str:
 
 
 def summary(value: Any, entries: Entries) -> Values | str:
-    """The fields that the summary callback fills: folder and interval of recorded tensors; or the reason, a str, why it
-    does nothing. `collect_tensor_freq`, if there, takes the place of `collect_freq`."""
+    """The fields that the summary callback fills: folder and interval of recorded tensors; without keys the reason, a
+    str, why it does nothing. `collect_tensor_freq`, if it has a value, takes the place of `collect_freq`. Raises
+    ValueError as `parts`."""
     of_tensors = isinstance(value, Mapping) and value.get("collect_tensor_freq") is not None
     return parts({**_SUMMARY, "collect_freq": _other_frequency} if of_tensors else _SUMMARY)(value, entries)
 
@@ -51,7 +52,7 @@ _HOT_EXPERTS = parts(
 
 def hot_experts(value: Any, entries: Entries) -> Values | str:
     """The meaning of the hot-expert callback, which fills no field: demands that its keys of sizes repeat the model's;
-    without keys the reason why it does nothing."""
+    without keys the reason why it does nothing. Raises ValueError as `parts`."""
     return _HOT_EXPERTS(value, entries) if value else "moe_config.hot_expert_num says it"
 
 
@@ -87,8 +88,9 @@ CALLBACKS: dict[str, Meaning] = {
 
 
 def callbacks(value: Any, entries: Entries) -> Values | str:
-    """The fields that a list of callbacks, or a single one, fills, each by its type; for an empty list the reason, a
-    str, why it does nothing. Raises ValueError for an unknown type."""
+    """The fields that a list of callbacks, or a single one, fills, each by its type, of two that fill the same the
+    later; for an empty list the reason, a str, why it does nothing. Raises ValueError for an unknown type, and as
+    `part_meant`."""
     found: Values = {}
     listed = {f"[{number}]": entry for number, entry in enumerate(value)} if isinstance(value, list) else {"": value}
     for place, entry in listed.items():
@@ -131,14 +133,14 @@ _SCALE, _FIXED_SCALE = "runner_wrapper.scale_sense", "FixedLossScaleUpdateCell"
 
 def fixed_scale(value: Any, entries: Entries) -> Values:
     """The field loss_scale for a scaler of the fixed type, from the key loss_scale_value beside that type. Raises
-    ValueError where that is missing or 0."""
+    ValueError where that is missing, empty or 0."""
     if not entries.get(f"{_SCALE}.loss_scale_value"):
         raise ValueError("needs a loss_scale_value above 0")
     return {"loss_scale": entries[f"{_SCALE}.loss_scale_value"]}
 
 
 def loss_scale_value(value: Any, entries: Entries) -> Values | str:
-    """The field that loss_scale_value fills: loss_scale where the type beside it names a fixed scaler, else
+    """The field that loss_scale_value fills: loss_scale where the type beside it is FixedLossScaleUpdateCell, else
     loss_scale_value, the first value of a scaler that adapts."""
     return {"loss_scale" if entries.get(f"{_SCALE}.type") == _FIXED_SCALE else "loss_scale_value": value}
 

@@ -1,8 +1,7 @@
 """The options that a checkpoint gives: --use-checkpoint-args takes the model from it instead of from the flags.
 
-The choice of options, and whether a given flag wins, is as in Megatron-LM's `load_args_from_checkpoint`. That
-function takes no option that is newer than itself; here such options, if they shape a network, fill in where no flag is
-given.
+The choice of options, and whether a given flag wins, follows Megatron-LM's `load_args_from_checkpoint`. Further
+options, if they shape a network, fill in where nothing else gives them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +50,7 @@ _NONE_COUNTS = path_of("rope_scaling.type")
 
 @dataclass
 class Said:
-    """The values that a checkpoint gives, by whether flags and files win over them."""
+    """The values that a checkpoint gives, by whether flags and files win over them, and findings about it."""
 
     fills_in: list[Given] = field(default_factory=list)
     """Values that flags and files win over."""
@@ -60,8 +59,8 @@ class Said:
     findings: list[Finding] = field(default_factory=list)
 
     def values(self, config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
-        """The values of a saved configuration at these paths, without those that are None, but for the type of
-        rope_scaling, whose None says that there is none. A value that its option cannot have is left out, and
+        """The values of a saved configuration at these paths, without those that are None or missing; of the type of
+        rope_scaling also None, which says that there is none. A value that its option cannot have is left out, and
         becomes one of `findings`. source: the checkpoint's folder."""
         for path in paths:
             value = get(config, path)
@@ -78,9 +77,10 @@ class Said:
 
 
 def read(given: Sequence[Given]) -> Said:
-    """The values that --use-checkpoint-args takes from the checkpoint of --load; both flags are read from `given`,
-    where of two values the stronger comes later. Empty without that flag, and at the first start of a run, when the
-    flags decide. A missing --load, and a checkpoint that cannot be read, become findings."""
+    """The values that --use-checkpoint-args takes from the checkpoint of --load; these and further flags are read from
+    `given`, where of two values the stronger comes later. Empty without that flag, and at the first start of a run (the
+    folder is empty, or is that of --save and holds no checkpoint). A missing --load, and a checkpoint that is missing
+    or wrong, become findings. Raises OSError as `open_checkpoint`, and for a folder that cannot be listed."""
     asked = {entry.target: entry.value for entry in given}
     if not asked.get(_ASKS):
         return Said()

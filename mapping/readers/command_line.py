@@ -1,6 +1,7 @@
-"""The way from a command line to given values, by the flag table. All findings are gathered, none ends the scan.
+"""The way from a command line to given values, by the flag table. Findings are gathered, of the user's own flags the
+first.
 
-Unlike argparse by default, it never takes an abbreviation.
+Unlike argparse by default, it takes no abbreviations.
 """
 
 import os
@@ -37,7 +38,8 @@ def scan(
     argv: Sequence[str], extra_args_provider: ExtraArgs | None = None, args_defaults: Mapping[str, Any] | None = None
 ) -> CommandLine:
     """The result of scanning `argv` by the flag table, and by the parser of the flags that `extra_args_provider` adds.
-    args_defaults: defaults that the script sets, by attribute. What is wrong in argv becomes findings."""
+    args_defaults: defaults that the script sets, by attribute. Mistakes in argv become findings, of the user's own
+    flags the first, after which `extra` is empty."""
     line, parser, words_of_extra = CommandLine(), _extra_parser(extra_args_provider), []
     options: Mapping[str, Any] = parser._option_string_actions
     for name, inline, words in _clauses(argv):
@@ -90,7 +92,8 @@ def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]
 
 
 def lacks_value(argv: Sequence[str]) -> list[str]:
-    """The flags of the table that have fewer values than they need, and all flags with an empty value."""
+    """The flags of the table that have fewer values than they need, unless one stands behind `=`, and all flags one of
+    whose values is empty."""
     return [
         name
         for name, inline, words in _clauses(argv)
@@ -151,7 +154,7 @@ _NO_VALUE = ValueError, SyntaxError, TypeError, AttributeError, OverflowError
 
 
 class Unreadable(ValueError):
-    """A word that its flag cannot have as a value; `rule` says what it must be."""
+    """A value that its flag cannot have, as text in `word`; `rule` says what it must be."""
 
     def __init__(self, word: str, rule: str) -> None:
         super().__init__(rule)
@@ -159,7 +162,8 @@ class Unreadable(ValueError):
 
 
 def convert(row: Flag, word: str) -> Any:
-    """The value of one word, by the row's reader and choices. Raises `Unreadable` for a word that these do not take."""
+    """The value of one word of a flag that takes values, by the row's reader and choices. Raises `Unreadable` for a
+    word that these do not take."""
     assert row.type is not None
     try:
         value = row.type(word)
@@ -174,7 +178,7 @@ def convert(row: Flag, word: str) -> Any:
 
 def taken(row: Flag, value: Any) -> Any:
     """A value of a file or a script as the flag's reader would give it: YAML takes 1e-5 for text. Raises `Unreadable`
-    for one that the flag cannot have."""
+    for one that the flag cannot have; the number of a list's values is not checked."""
     if row.type is None:
         if not isinstance(value, bool):
             raise Unreadable(repr(value), "must be true or false")
@@ -200,22 +204,22 @@ def _taken(row: Flag, value: Any) -> Any:
 
 def kind(read: Callable[[str], Any]) -> str:
     """The kind of value that a reader takes, in words for a message: set words for int, float and str, else the first
-    line of the reader's docstring, without its full stop."""
+    line of the reader's docstring, with a small first letter and without its full stop."""
     known = {int: "a whole number", float: "a number", str: "text"}
     sentence = (read.__doc__ or "").split("\n")[0].rstrip(".")
     return known.get(read) or sentence[0].lower() + sentence[1:]  # type: ignore[call-overload]
 
 
 def world_size_of_environment() -> int | None:
-    """The number of processes of this job, as the launcher's environment says; None without a launcher. Raises
-    ValueError if that is no number."""
+    """The number of processes of this job, as the launcher's environment says (RANK_SIZE, MS_WORKER_NUM or WORLD_SIZE,
+    the first that is not empty); None without these. Raises ValueError if that is no number."""
     names = ("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE")
     return next((int(os.environ[name]) for name in names if os.environ.get(name)), None)
 
 
 def rank_of_environment() -> int:
-    """This process's rank, as the launcher's environment says, 0 without a launcher; -1 for the launcher's scheduler,
-    which runs the same script. Raises ValueError if that is no number."""
+    """This process's rank, as the launcher's environment says (RANK_ID, else RANK), 0 without these; -1 for msrun's
+    scheduler, which runs the same script. Raises ValueError if that is no number."""
     if is_scheduler():
         return -1
     return int(next((os.environ[name] for name in ("RANK_ID", "RANK") if os.environ.get(name)), "0"))

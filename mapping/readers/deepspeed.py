@@ -36,7 +36,8 @@ def stage(value: Any, entries: Entries) -> Values:
 
 def learning_rate(value: Any, entries: Entries) -> Values | str:
     """The meaning of the optimizer's learning rate: --lr. Where the schedule has a number as its largest rate,
-    DeepSpeed takes that: then the reason, a str, why the key does nothing, unless the file gives the rate as `auto`."""
+    DeepSpeed takes that: then the reason, a str, why the key does nothing, unless the file gives the rate as `auto`.
+    Raises ValueError or TypeError for another value that is no number."""
     other = "scheduler.params.warmup_max_lr"
     if entries.get("optimizer.params.lr") != "auto" and isinstance(entries.get(other), int | float):
         return f"as in DeepSpeed, {other} counts"
@@ -54,7 +55,7 @@ def betas(value: Any, entries: Entries) -> Values:
 
 def if_read(meaning: Meaning, other: str, *wanted: str) -> Meaning:
     """The meaning of a key that DeepSpeed reads only where the key `other` has one of the `wanted` values: `meaning`
-    there, elsewhere the reason why it does nothing, a str."""
+    there, elsewhere the reason, a str, why it does nothing."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         is_read = entries.get(other) in wanted
@@ -199,21 +200,24 @@ _PROBES = {
 
 
 class Auto(NamedTuple):
-    """A key whose value is `auto`: the argument of `row` is left to the flags."""
+    """A key whose value is `auto`, and the row of an argument that it so leaves to the flags; a key of several
+    arguments has one for each."""
 
     key: str
     row: Flag
 
 
 class DeepSpeed(NamedTuple):
-    """The result of reading a file: its values as arguments, the keys that it leaves to the flags (`autos`), findings,
-    and the values that DeepSpeed takes for keys that are not written (`defaults`)."""
+    """The result of reading a file: its values as arguments, with those that written keys imply for others (`given`);
+    the keys that it leaves to the flags (`autos`); findings; and further values that DeepSpeed takes for keys that are
+    not written, over which flags and other files win (`defaults`)."""
 
     given: list[Given]
     autos: list[Auto]
     findings: list[Finding]
     defaults: list[Given]
-    """The values that DeepSpeed takes for keys that are not written."""
+    """Values that DeepSpeed takes for keys that are not written (`BEHIND_FLAGS`); flags and other files win over
+    them."""
 
     @classmethod
     def empty(cls, *findings: Finding) -> "DeepSpeed":
@@ -222,7 +226,7 @@ class DeepSpeed(NamedTuple):
 
 
 def read(path: str) -> DeepSpeed:
-    """The values of a file, those that it leaves to the flags, DeepSpeed's defaults, and findings: also about a file
+    """The values of a file, the keys that it leaves to the flags, DeepSpeed's defaults, and findings: also about a file
     that cannot be read."""
     try:
         content = _loads(Path(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Keys in files of MindFormers and MindSpeed-Core-MS that are not names of fields, as data: each one's meaning here."""
+"""Keys in files of MindFormers and MindSpeed-Core-MS, as data: each one's meaning here."""
 
 import re
 from collections.abc import Mapping
@@ -58,8 +58,8 @@ def _renamed(pattern: str) -> str:
 
 def target_cells(value: Any, entries: Entries) -> Values | str:
     """The fields that target_cells fills: target_modules, regular expressions for linears, and cells, ranks and scales
-    of single linears among them (None: there are none). MindFormers' names of linears become Megatron's. Raises
-    ValueError for other entries."""
+    of single linears among them (None: there are none). Eight of MindFormers' names of linears, such as
+    query_key_value, become Megatron's. Raises ValueError for other entries."""
     listed = value if isinstance(value, list) else [value]
     named = [entry for entry in listed if isinstance(entry, Mapping) and set(entry) == {"target_cells"}]
     cells = [entry for entry in listed if isinstance(entry, Mapping) and "cell" in entry]
@@ -79,7 +79,7 @@ def zero(level: Any, entries: Entries) -> Values | str:
 
 def clipping(value: Any, entries: Entries) -> Values:
     """The fields that grad_clip_kwargs fills: the limit, by default 1, of the gradients' global norm, or with
-    GradClipByValue that of each element. Raises ValueError for another kind or key."""
+    GradClipByValue that of each element. Raises ValueError for another kind or key, and for what is no dictionary."""
     if not isinstance(value, Mapping) or value.keys() - {"grad_clip_type", "clip_value"}:
         raise ValueError("must have the keys grad_clip_type, clip_value")
     kind, limit = value.get("grad_clip_type") or "ClipGlobalNorm", value.get("clip_value", 1.0)
@@ -98,8 +98,8 @@ def hot_experts(value: Any, entries: Entries) -> Values | str:
 
 
 def cold_hot_experts(value: Any, entries: Entries) -> Values:
-    """The meaning of enable_cold_hot_expert: if true, a demand that `hot_expert_num` is given, by flag or key; if
-    false, hot_expert_num is 0."""
+    """The meaning of enable_cold_hot_expert: if true, a demand that the field `hot_expert_num` is not 0; if false,
+    hot_expert_num is 0."""
     rule = "needs hot_expert_num, the number of experts that every rank gets a copy of"
     return {"": Demand(value, "hot_expert_num", bool, rule, "add it")} if value else {"hot_expert_num": 0}
 

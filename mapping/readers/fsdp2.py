@@ -1,4 +1,4 @@
-"""MindSpeed's file for PyTorch's FSDP2 (--fsdp2-config-path), beside the flags: its keys become arguments."""
+"""MindSpeed's file for PyTorch's FSDP2 (--fsdp2-config-path), beside the flags: its keys and their meanings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +21,8 @@ def sharding_size(value: Any, entries: Entries) -> Values | str:
 
 
 def reshard(value: Any, entries: Entries) -> Values:
-    """The meaning of reshard_after_forward: whether weights are gathered again for the backward: true for every value
-    but false, also for a number of ranks (in FSDP2 so many ranks would keep the weights between them). Raises
+    """The meaning of reshard_after_forward: whether weights are gathered again for the backward: not for false, but
+    for true, and for a number of ranks from 0 on (in FSDP2 so many ranks would keep the weights between them). Raises
     ValueError for any other value."""
     if not isinstance(value, int) or value < 0:
         raise ValueError("must be true, false or a number of ranks")
@@ -42,7 +42,7 @@ def computes_in(value: Any, entries: Entries) -> Values | str:
 
 def gives(value: Any, entries: Entries) -> Values | str:
     """The meaning of output_dtype, the type of what a wrapped module returns: for fp32 the reason why it does nothing,
-    for other types the meaning that they have as param_dtype."""
+    for other values the meaning that they have as param_dtype. Raises ValueError for an unknown type."""
     return "it rounds nothing" if value == "fp32" else computes_in(value, entries)
 
 

@@ -1,4 +1,5 @@
-"""The meaning of a file's key, as data: the fields that it fills, or a sentence with the reason why it does nothing.
+"""The meaning of a file's key, as data: the fields that it fills, demands on fields, or a text with the reason why it
+does nothing.
 
 A meaning is a function of the key's value and of all entries of the file. It raises ValueError, with the rule that the
 value breaks.
@@ -13,7 +14,7 @@ from parallel_core.findings import Finding
 
 
 class Placed(NamedTuple):
-    """A value that a user wrote inside the value of a YAML key, and its place there, as `[0].collect_freq` of
+    """The value of a field that a part of a YAML key's value fills, and this part's place, as `[0].collect_freq` of
     `callbacks`."""
 
     value: Any
@@ -92,8 +93,8 @@ def repeats(field: str) -> Meaning:
 
 
 def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meaning:
-    """The meaning of a feature that is out of scope: the values `off`, false, 0, None and empty ones do nothing, for
-    `reason`; others raise ValueError, with a sentence that begins with `what`."""
+    """The meaning of a feature that is out of scope: the values `off`, false, 0, None and an empty text, list or
+    dictionary do nothing, for `reason`; others raise ValueError, with a sentence that begins with `what`."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if value in (*off, False, None) or value in ([], {}, ""):
@@ -105,7 +106,8 @@ def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meani
 
 def parts(table: Mapping[str, Meaning]) -> Meaning:
     """The meaning of a dictionary whose keys have the meanings in `table`; keys whose value is None are left out. It
-    raises ValueError for unknown keys and for what is no dictionary; without a key that is left it does nothing."""
+    raises ValueError for unknown keys and for what is no dictionary, and as `part_meant`; where no key that is left
+    fills or demands anything, it does nothing."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if not isinstance(value, Mapping):
@@ -121,9 +123,9 @@ def parts(table: Mapping[str, Meaning]) -> Meaning:
 
 
 def part_meant(place: str, meaning: Meaning, value: Any, entries: Entries) -> Values:
-    """The fields that a part of a key fills, each value `Placed`; for a part that does nothing a `Said` with the
-    reason, at `place`. place: the part's path behind the key's name. Raises `WrongPart` with `place`, or with the path
-    of a part within it, for a value that the meaning refuses."""
+    """The fields that a part of a key fills, each value `Placed`; its demands, and a `Said` with the reason for a part
+    that does nothing, at the path of their part. place: the part's path behind the key's name. Raises `WrongPart`
+    with `place`, or with the path of a part within it, for a value that the meaning refuses."""
     try:
         found = meaning(value, entries)
     except WrongPart as error:
@@ -148,7 +150,7 @@ DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
     """The known names that begin with this one (up to three), then those that are spelt much alike (up to three), none
-    twice."""
+    twice. A name with any dashes before it counts as one with two hyphens."""
     name = f"--{name.lstrip(''.join(DASHES))}" if name.startswith(DASHES) else name
     longer = [full for full in known if full.startswith(name)]
     return [*dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))]
@@ -159,7 +161,7 @@ _NO_FLAG, _NO_KEY = "there is no such flag", "there is no such key"
 
 def unknown(name: str, known: Sequence[str], source: str = "") -> Finding:
     """The finding that there is no such flag or, if the name has no dash before it, no such key, with the nearest known
-    names. source: the file that has it."""
+    names, if there are any. source: the file that has it; "" for the command line."""
     near = nearest(name, known)
     rule = _NO_FLAG if name.startswith(DASHES) else _NO_KEY
     return Finding(name, None, rule, f"did you mean {', '.join(near)}?" if near else "remove it", source)

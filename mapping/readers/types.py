@@ -15,8 +15,10 @@ _COMPUTE_TYPE = (
 
 
 def computed_in(entries: Entries) -> str:
-    """The compute type that a file gives: bfloat16 if its bf16 is true, else float16 if its fp16 is, else by its first
-    key of the compute type; float32 where it gives none, or none that is known."""
+    """The compute type that a file gives: bfloat16 if training_config.bf16 is true, else float16 if
+    training_config.fp16 is, else the first that has a value of compute_dtype and param_init_dtype in
+    accelerate_config.precision, compute_dtype and params_dtype in model_config; float32 where none has, or it is no
+    known one."""
     for name, sixteen_bits in (("bf16", "bfloat16"), ("fp16", "float16")):
         if entries.get(f"training_config.{name}") is True:
             return sixteen_bits

@@ -149,18 +149,18 @@ _TREES = ("accelerate_config.", "train_config.", "model_config.llm.")
 
 
 def is_layout_of(content: Mapping[str, Any]) -> bool:
-    """Whether a file has accelerate_config, train_config or model_config.llm, each of which is of this schema alone."""
+    """Whether a file has accelerate_config, train_config or model_config.llm."""
     model = content.get("model_config")
     in_model = isinstance(model, Mapping) and "llm" in model
     return "accelerate_config" in content or "train_config" in content or in_model
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in this schema, and findings about it; a key without a value is left out. source: the
-    name of the dictionary, or of its file, in messages.
+    """The values of a dictionary in this schema, and findings about it; a key of a field gives nothing without a value.
+    source: the name of the dictionary, or of its file, in messages.
 
-    An unknown key below one of this schema's own top keys is a finding; all other keys are read as those of sections,
-    which may stand beside it.
+    An unknown key below accelerate_config, train_config or model_config.llm is a finding; all other keys are read as
+    those of sections, which may stand beside it.
     """
     entries = dict(leaves(content))
     own = {key for key in entries if key in KEYS or key in IGNORED}

@@ -35,8 +35,8 @@ for _path, _name in (
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in this layout, and findings about it; a key without a value is left out. source: the
-    name of the dictionary, or of its file, in messages."""
+    """The values of a dictionary in this layout, and findings about it; a known key without a value gives none. source:
+    the name of the dictionary, or of its file, in messages."""
     return read_entries(dict(leaves(_outside(content), lambda path: path in _GROUPS and path not in EARLIER)), source)
 
 
@@ -52,8 +52,8 @@ _GROUPS = {*SECTIONS, *(key.rpartition(".")[0] for key in EARLIER)}
 
 
 def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values, and findings, of a dictionary in this layout, given as path -> value; keys of MindFormers also give
-    values, as defaults, for others of its keys that are not written. source: as in `read`."""
+    """The values, and findings, of a dictionary in this layout, given as path -> value; some keys of MindFormers also
+    give values, as defaults, for others of its keys that are not written. source: as in `read`."""
     given = [*_unwritten(entries, source)]
     findings: list[Finding] = []
     for key, value in entries.items():
@@ -127,7 +127,7 @@ def _in_parts(whole: Given) -> list[Given]:
 
 
 def shown_value(value: Any) -> Any:
-    """A value as a message shows it: structures as Python writes them."""
+    """A value as a message shows it: text and numbers as they are, anything else as Python writes it."""
     return value if isinstance(value, str | int | float) else repr(value)
 
 
@@ -160,8 +160,8 @@ def _unknown(key: str, source: str) -> Finding:
 
 
 def coerced(path: str, value: Any) -> Any:
-    """`value` in the type of the field at a path: YAML reads 1e-5 as text, and has no tuples. Raises ValueError for a
-    value that the field cannot have."""
+    """`value` as a field at a path may have it, by its type: YAML reads 1e-5 as text, and has no tuples. Raises
+    ValueError for a value of another type, and for text that the reader of the field's flag refuses."""
     kind = OPTIONS[path].type
     row = next((row for row in ROWS if row.target == path), None)
     has_notation = row is not None and row.type not in (None, int, float, str)

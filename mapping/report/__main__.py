@@ -29,8 +29,8 @@ def library() -> str:
 
 
 def problems(folders: Sequence[Path], runs: Sequence[Run], is_watched: bool) -> Iterator[str]:
-    """Messages about folders that are given twice, are no folders, or hold no figures of a run (which with `is_watched`
-    may come later)."""
+    """Messages about folders whose absolute paths are given twice, that are no folders, or in which `runs` found
+    neither figures nor events nor a trace (which with `is_watched` may come later)."""
     for number, (folder, run) in enumerate(zip(folders, runs, strict=True)):
         if folder.absolute() in [other.absolute() for other in folders[:number]]:
             yield f"{folder}: is given twice; leave one out"
@@ -41,7 +41,8 @@ def problems(folders: Sequence[Path], runs: Sequence[Run], is_watched: bool) -> 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command, and return its exit code: 0, or 2 if something is wrong."""
+    """Run the command, and return its exit code: 0, or 2 if something is wrong. Raises SystemExit for wrong options (2)
+    and after --help (0)."""
     parser = command_line(__doc__, program("report"))
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT", help="a run's folder")
     parser.add_argument("--to", type=Path, help=f"file to write (default: {REPORT} in the first OUTPUT)")

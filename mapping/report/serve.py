@@ -12,8 +12,8 @@ HOST = "127.0.0.1"
 
 
 class Watched:
-    """The page of runs, and its data; `data` reads the runs' files again, and makes the data again only where something
-    has changed."""
+    """The page of runs, and its data; `data` reads the runs' files again, and makes the data in its first call, then
+    only if one of them may have changed."""
 
     def __init__(self, runs: Sequence[Run], script: str) -> None:
         self._runs, self._script = runs, script
@@ -35,8 +35,8 @@ class Watched:
 
 
 class Server(ThreadingHTTPServer):
-    """A server that answers only requests whose Host is 127.0.0.1 or localhost, with its port, so that no other site's
-    page can read the figures."""
+    """A server on 127.0.0.1 that gives the page and its data only to requests whose Host is 127.0.0.1 or localhost,
+    with its port."""
 
     def __init__(self, watched: Watched, port: int) -> None:
         super().__init__((HOST, port), Handler)
@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(runs: Sequence[Run], script: str, port: int) -> int:
     """Serve the page of runs on `port` (0: a free one) until Ctrl-C; returns the exit code 0. script: the text of
-    plotly.js. Raises OSError for a port that is taken."""
+    plotly.js. Raises OSError for a port that is taken or not allowed."""
     with Server(Watched(runs, script), port) as server:
         print(f"http://{HOST}:{server.server_port}/  (Ctrl-C ends it)", flush=True)
         try:

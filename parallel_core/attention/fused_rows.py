@@ -11,16 +11,16 @@ it multiplies (up). Each part is cut over the ranks on its own, so that a rank's
 
 
 def heads_of_group(query_heads: int) -> tuple[int, int, int]:
-    """The numbers of heads in one key/value group of linear_qkv, in order: its `query_heads` query heads (not the whole
-    model's), its one key head, its one value head."""
+    """The numbers of heads in one key/value group of linear_qkv without gates, in order: its `query_heads` query heads
+    (not the whole model's), its one key head, its one value head."""
     return query_heads, 1, 1
 
 
 @dataclass(frozen=True)
 class QueryKeyValueRows:
     """The order of linear_qkv's (n + 2 g) d rows (or of its output's columns), group by group; (2 n + 2 g) d with gates
-    of attention's output, which in each group stand behind its queries. n `heads`, g `groups`, d `head_size`, all
-    counted over all ranks."""
+    of attention's output, which in each group stand behind its queries. n `heads` and g `groups`, counted over all
+    ranks, g a divisor of n; d `head_size`."""
 
     heads: int
     groups: int
@@ -54,7 +54,7 @@ class QueryKeyValueRows:
     def of_sharing_rank(self, rank: int, size: int) -> tuple[range, ...]:
         """The places in linear_qkv of what rank `rank` has where `size` tensor-parallel ranks are more than the groups,
         so that several share one: its own query rows [n/t d], as many gates if there are any, and its group's key rows
-        [d] and value rows [d]. n heads of size d, t: `size`."""
+        [d] and value rows [d]. n heads of size d, t: `size`, a divisor of n and a multiple of the groups."""
         group, place = divmod(rank, size // self.groups)
         *queries, key, value = self.of_group(group)
         own = self.heads // size * self.head_size
@@ -75,8 +75,8 @@ class QueryKeyValueRows:
         return queries, keys, values
 
     def from_apart(self) -> list[range]:
-        """For each head of linear_qkv, in its order, the range [d] of the places that its rows have in a tensor of all
-        queries, then all keys, then all values, as `apart` puts them."""
+        """For each head of linear_qkv, gates too, in its order, the range [d] of the places that its rows have in a
+        tensor of all queries, then all keys, then all values, as `apart` puts them."""
         rows = [row for part in self.apart() for run in part for row in run]
         places = dict(zip(rows, range(self.count), strict=True))
         starts = [run.start for group in range(self.groups) for run in self._whole_heads(group)]

@@ -2,9 +2,9 @@
 section 2.1).
 
 n query heads, g key/value groups, d head size; of latent attention p plain and r rotary channels of a head, e of a
-value. eta: of each head, threshold / largest score, at most 1. Queries are multiplied by eta^alpha, keys by eta^(1 -
-alpha), rotary channels of latent attention's queries by eta, since all heads share their key. Values, gates and biases
-stay.
+value. eta: of each head, threshold / largest score, at most 1; heads that share a key have the least one of theirs.
+Queries are multiplied by eta^alpha, keys by eta^(1 - alpha), but rotary channels of latent attention's queries by their
+head's eta and the one rotary key of all heads by 1. Values, gates and biases stay.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from parallel_core.numerics.dtypes import Array
 
 def shrinking(largest: Array, threshold: float) -> Array:
     """Eta [n] of each head: threshold / largest score [n] where that score is above the threshold (which is above 0);
-    else 1, as for a head that has seen no score (-inf)."""
+    else 1, as for a head that has seen no score (-inf); NaN for a score that is NaN."""
     return threshold / np.maximum(largest, threshold)
 
 

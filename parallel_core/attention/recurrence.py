@@ -1,6 +1,7 @@
 """Linear attention as a recurrence: one state a head instead of keys and values of all earlier tokens.
 
-With S [d, e] a head's state, zero at first, and of each token query q, key k, value v, decay exp(g) and rate r
+With S [d, e] a head's state, zero before the sequence, and of each token query q, key k, value v, decay exp(g) and rate
+r,
 
     S <- exp(g) S,    S <- S + k (r (v - S^T k))^T,    out = scale S^T q
 
@@ -12,10 +13,10 @@ time it is products of matrices, and linear in the length of the sequence.
 from dataclasses import dataclass
 
 CHUNK = 64
-"""Tokens of a chunk; the scores between all tokens of a chunk exist at once."""
+"""The most tokens of a chunk; the scores between all tokens of a chunk exist at once."""
 
 SEGMENT = 512
-"""Tokens from one state that is kept for the backward to the next."""
+"""Tokens from one state that the host's kernel keeps for the backward to the next."""
 
 LENGTH_EPSILON = 1e-6
 """Added to the sum of squares of a query, or of a key, before the root, where it is divided by its length (`unit`)."""
@@ -23,8 +24,8 @@ LENGTH_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class RecurrenceForm:
-    """The variant of linear attention's recurrence that a layer computes: S <- decay S + k (r v)^T, out = scale S^T q,
-    with S a head's state."""
+    """The variant of linear attention's recurrence that a layer computes: S <- decay S, then S <- S + k (r v)^T or,
+    with `delta`, S + k (r (v - S^T k))^T, and out = scale S^T q, with S a head's state, r a token's rate."""
 
     scale: float = 1.0
     """Factor of the values read from the state."""
@@ -35,6 +36,6 @@ class RecurrenceForm:
 
 
 def segments(length: int) -> int:
-    """The number of states that are kept for the backward of a sequence of `length` tokens: one for every SEGMENT (512)
-    tokens, rounded up."""
+    """The number of a head's states that the host's kernel keeps for the backward of a sequence of `length` tokens: one
+    for every SEGMENT (512) tokens, rounded up."""
     return -(-length // SEGMENT)

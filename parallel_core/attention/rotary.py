@@ -1,8 +1,7 @@
 """Rotary position embedding (Su et al., "RoFormer", 2021): frequencies, their scaling for texts longer than those that
 a model was first trained on, and the angles of positions.
 
-d head size, r channels of it that rotate, in r/2 pairs, s positions; frequencies are radians a position, float32 [r/2],
-the fastest first.
+d head size, r channels of it that rotate, in r/2 pairs, s positions; frequencies are radians a position, float32 [r/2].
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ from parallel_core.numerics.dtypes import Array
 
 
 def inverse_frequencies(head_size: int, percent: float = 1.0, base: float = 10000.0) -> Array:
-    """base^(-2i/r) for i < r/2, where r is head_size x percent rounded down: radians a position, float32 [r/2]."""
+    """base^(-2i/r) for i < r/2, where r is head_size x percent rounded down: radians a position, float32 [r/2], for an
+    odd r [(r + 1)/2]."""
     width = int(head_size * percent)
     return 1.0 / np.float32(base) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """A model's rotary embedding: position p rotates pair i of each head by p x position_scale x frequency i."""
+    """The rotary embedding of layers: position p rotates pair i of each head by p x position_scale x frequency i."""
 
     inverse_frequencies: tuple[float, ...]
     """Radians a position, float32 numbers [r/2]."""
@@ -60,14 +60,14 @@ class Rotary:
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> Rotary | None:
-        """The rotary embedding of the attention that the configuration has, latent or ordinary (of a layer without a
-        window); None for ordinary attention without rotary positions."""
+        """The rotary embedding of latent attention if the configuration has it (`of_latent_attention`), else that of
+        ordinary attention in a layer without a window; None for ordinary attention without rotary positions."""
         return cls.of_latent_attention(config) if config.multi_latent_attention.enabled else cls.of(config)
 
     @classmethod
     def of_latent_attention(cls, config: ModelConfig) -> Rotary:
-        """The rotary embedding of latent attention's rotating channels (`qk_pos_emb_head_dim`). Neighbours are a pair
-        (DeepSeek-V2, 2024)."""
+        """The rotary embedding of latent attention's positional channels (`qk_pos_emb_head_dim`), all of which rotate,
+        or the share that `of_width` says. Neighbours are a pair (DeepSeek-V2, 2024)."""
         return cls.of_width(config, config.multi_latent_attention.qk_pos_emb_head_dim, interleaved=True)
 
     @classmethod
@@ -90,9 +90,9 @@ class Rotary:
 
     @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
-        """The rotary embedding of heads of which `width` channels, or --rotary-percent of these, rotate (latent
-        attention with --rope-scaling-type ignores --rotary-percent), with the configuration's scaling for --seq-length.
-        interleaved: neighbouring channels (2i, 2i + 1) are a pair, else (i, i + r/2)."""
+        """The rotary embedding of heads of which `width` channels, or --rotary-percent of these, rotate (all of them in
+        latent attention with a `rope_scaling.type`), with the configuration's scaling for --seq-length. interleaved:
+        neighbouring channels (2i, 2i + 1) are a pair, else (i, i + r/2)."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
 
@@ -127,8 +127,8 @@ ORIGINAL_LENGTHS = {"llama3": LLAMA3_ORIGINAL_LENGTH, "yarn": YARN_ORIGINAL_LENG
 
 
 def stretched(frequencies: Array, config: ModelConfig, length: int) -> tuple[Array, float]:
-    """The frequencies [r/2], of r rotating channels, under the configuration's rotary scaling, for sequences of
-    `length` tokens, and the factor of cosines and sines. Without --rope-scaling-type they stay, and the factor is 1."""
+    """The frequencies [r/2], of r rotating channels, under the configuration's `rope_scaling`, for sequences of
+    `length` tokens, and the factor of cosines and sines. Without a type of scaling they stay, and the factor is 1."""
     scaling = config.rope_scaling
     match scaling.type:
         case "llama3":
@@ -163,13 +163,14 @@ def _blended(frequencies: Array, kept: Array, factor: float) -> Array:
 def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: float) -> Array:
     """Frequencies [r/2] by YaRN (Peng et al., 2023): pairs that turn more than beta_fast times over the original length
     are left, those that turn fewer than beta_slow times are divided by `factor`, those between are a blend of both,
-    whose share of divided frequency grows evenly with the pair's number. base: the one that `frequencies` are powers
-    of."""
+    whose share of divided frequency grows evenly with the pair's number. The original length is at least 2 pi
+    beta_slow, and beta_fast above beta_slow. base: the one that `frequencies` are powers of."""
     length = scaling.original_max_position_embeddings or YARN_ORIGINAL_LENGTH
     pairs = len(frequencies)
 
     def pair_with(turns: float) -> float:
-        """The number, from 0 and with a fraction, of the pair that turns so often over the original length."""
+        """The number, counted from 0 and with a fraction, of the pair that turns so often over the original length;
+        below 0 for more turns than pair 0 makes."""
         return pairs * math.log(length / (turns * 2 * math.pi)) / math.log(base)
 
     first, last = pair_with(scaling.beta_fast), pair_with(scaling.beta_slow)
@@ -182,7 +183,7 @@ def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: fl
 
 def yarn_magnitude(factor: float, mscale: float) -> float:
     """YaRN's factor of cosines and sines, 0.1 mscale ln(factor) + 1, which sharpens attention where positions are
-    stretched by `factor`; 1 without a stretch."""
+    stretched by `factor`; 1 for a factor of at most 1."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -207,8 +208,8 @@ def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longes
 
 def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
     """Frequencies [r/2], of r rotating channels, by dynamic NTK scaling. lengths: length of the sequences over the
-    original length; above 1 the base grows by (factor x lengths - (factor - 1))^(r / (r - 2)), else, or with one pair
-    alone, frequencies stay."""
+    original length; above 1 frequency i is multiplied by (factor x lengths - (factor - 1))^(-2i / (r - 2)), as by a
+    larger base; else, or with one pair alone, frequencies stay."""
     pairs = len(frequencies)
     if lengths <= 1 or pairs == 1:
         return frequencies

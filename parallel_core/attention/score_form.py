@@ -1,4 +1,4 @@
-"""The changes that a model makes to attention's scores before the softmax, beside their scale and the causal order."""
+"""Changes that a model makes to attention's scores before the softmax: a window, a cap, a bias by distance."""
 
 import math
 from collections.abc import Sequence
@@ -61,11 +61,13 @@ class ScoreForm:
         return slopes.reshape(-1, *[1] * distances.ndim) * distances.astype(np.float32)
 
     def sees_all(self, queries: Array, keys: Array) -> bool:
-        """Whether no key lies before the window of any query. queries, keys: their positions, ascending."""
+        """Whether no key lies before the window of any query. queries, keys: their positions, ascending, one at
+        least."""
         return self.window is None or keys[0] >= queries[-1] - self.window
 
     def sees_nothing(self, queries: Array, keys: Array) -> bool:
-        """Whether all keys lie before the window of every query. queries, keys: their positions, ascending."""
+        """Whether all keys lie before the window of every query. queries, keys: their positions, ascending, one at
+        least."""
         return self.window is not None and keys[-1] < queries[0] - self.window
 
     def before_window(self, queries: Array, keys: Array) -> Array:

@@ -1,8 +1,9 @@
 """A training step's batch on one rank, as numpy arrays: cut into micro-batches, and its tokens counted.
 
-A batch is a dict of arrays whose first axis has all rows of the step, micro-batch after micro-batch. A micro-batch is
-its rows, of the entries that a stage of the pipeline reads, with sequences sharded over context parallelism; how many
-of its tokens count is known from the whole sequences. b rows, s length of a sequence.
+A batch is a dict of arrays whose first axis has all rows of the step, micro-batch after micro-batch (an attention mask
+may have one row for all of a single micro-batch). A micro-batch is its rows, of the entries that a stage of the
+pipeline reads, with sequences sharded over context parallelism; how many of its tokens count is known from the whole
+sequences. b rows, s length of a sequence.
 """
 
 import math
@@ -67,9 +68,9 @@ class BatchEntry:
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
     def positions(self, name: str, stop: int) -> "BatchEntry":
-        """The entry `name` of the positions before `stop`, for an array [b, s] of whole sequences, an attention mask
-        (queries and keys) and given experts; any other stays. The number of its tokens that count stays: what is cut
-        off is taken for padding."""
+        """The entry `name` of the positions before `stop`, for an attention mask (queries and keys), given experts, and
+        any array of two axes, which is taken for [b, s]; any other stays, and so does a shard. The number of its tokens
+        that count stays: what is cut off is taken for padding."""
         if self.whole is not None:
             return self
         axes = _POSITION_AXES.get(name, (1,) if self.array.ndim == 2 else ())
@@ -93,8 +94,8 @@ class BatchEntry:
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """A copy of the batch with rows of zeros behind those of each `BatchEntry`, `rows` altogether; an entry that has as
-    many or more, and anything else, stays. No token of the new rows counts: if labels are filled up and the batch has
-    no loss mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
+    many or more, and anything else, stays. No token of the new rows is counted (`tokens`). If labels are filled up and
+    the batch has no key loss_mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
     short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
     if LABELS in short and LOSS_MASK not in batch:
         short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
@@ -140,8 +141,9 @@ class ContextShard:
 
     def entry(self, name: str, entry: Any) -> Any:
         """A `BatchEntry` of whole sequences -> one of this rank's shards (`sequence`; `queries` of what says which keys
-        a query sees). With one context-parallel rank all stay; else an entry that is sharded already, one without
-        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence`, AssertionError as `queries`."""
+        a query sees); any array of two axes or more is taken for sequences [b, s, ...]. With one context-parallel rank
+        all stay; else an entry that is sharded already, one with fewer axes, and what is no `BatchEntry` stay. Raises
+        ValueError as `sequence`, AssertionError as `queries`."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)
@@ -174,8 +176,8 @@ class StepBatch:
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
         """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without` and the
-        entry of lengths: by that, whole sequences are cut to the micro-batch's longest row (`BatchEntry.positions`),
-        unless all its lengths are 0. Raises as `ContextShard.entry`."""
+        entry of lengths: by that, a `BatchEntry`, the others are cut to the micro-batch's longest row
+        (`BatchEntry.positions`), unless all its lengths are 0. Raises as `ContextShard.entry`."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
         rows = {name: self._without_padding(name, self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}

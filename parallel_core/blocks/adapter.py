@@ -63,6 +63,7 @@ class Adapter(Block):
         return 2.0 * tokens * self.rank * (self.input_size + self.output_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of A's output, kept for the backward, under ""; the adapter's input is kept by the linear."""
+        """Bytes of A's output, r numbers a token, kept for the backward, under ""; the linear counts the adapter's
+        input."""
         tokens = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
         return {"": tokens * self.rank * micro_batch.item_size}

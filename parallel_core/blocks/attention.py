@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CoreAttention(Block):
-    """Core attention: softmax(scale q k^T) v, without a score matrix in memory (FlashAttention, Dao et al., 2022)."""
+    """Core attention: softmax(scale q k^T) v, its bytes counted without a score matrix (FlashAttention, Dao et al.,
+    2022)."""
 
     heads: int
     groups: int
@@ -63,8 +64,8 @@ class CoreAttention(Block):
         return replace(self, sinks=kind != "vanilla", softmax_offset=learnt if kind == "learnable" else None)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of scores and values over the whole s x s square, not the causal half, as Megatron's figures have it
-        (Narayanan et al., 2021)."""
+        """FLOPs of scores and values over the whole s x s square, not the causal half (as Narayanan et al., 2021), of
+        the heads of all tensor-parallel ranks."""
         return 2.0 * tokens * seq_length * self.heads * (self.query_key_size + self.value_size)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -133,9 +134,10 @@ class CoreAttention(Block):
                     yield one.times(members - 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes kept for the backward, under "": of queries, keys and values; of each row of scores the maximum and the
-        sum in float32; and of the output where it is not the very tensor that the next linear keeps as its input: where
-        Ulysses sends it on, or where the ring or sinks give it in float32 and layers compute in another type."""
+        """Bytes that FlashAttention keeps for the backward, under "": of queries, keys and values; of each row of
+        scores the maximum and the sum in float32; and of the output where it is not the very tensor that the next
+        linear keeps as its input: where Ulysses sends it on, or where the ring or sinks give it in float32 and layers
+        compute in another type."""
         inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.local_heads(micro_batch.tensor) * 2 * FLOAT32
         in_float32 = micro_batch.context.ring > 1 or self.sinks
@@ -148,8 +150,8 @@ class CoreAttention(Block):
 
 @dataclass(frozen=True)
 class Attention(Sublayer):
-    """Attention: linear_qkv -> head norms -> rotation -> core attention -> times the sigmoid of gates, if any ->
-    linear_proj.
+    """Attention: linear_qkv -> head norms -> rotation (with `norms_after_rotary` the norms second) -> core attention ->
+    times the sigmoid of gates, if any -> linear_proj.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
     its value head. `output_gate`: whether there are gates; `rotary` None: nothing is rotated.

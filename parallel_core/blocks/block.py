@@ -18,7 +18,7 @@ Kind = TypeVar("Kind")
 
 
 class ParameterSpec(NamedTuple):
-    """A parameter before it exists: cuts, first values, type."""
+    """A parameter before it exists: shape and cuts, first values, type."""
 
     shard: ShardSpec
     """The parameter's global shape and how it is cut."""
@@ -29,12 +29,13 @@ class ParameterSpec(NamedTuple):
 
 
 def join(module: str, name: str) -> str:
-    """The path in the model of the part `name` of `module`; either may be ""."""
+    """The path of the part `name` of the block at the path `module`, with a dot between; either may be ""."""
     return ".".join(filter(None, (module, name)))
 
 
 def blocks_within(block: Block, kind: type[Kind]) -> Iterator[Kind]:
-    """The blocks of a kind that a block consists of, at any depth, in the model's order; not the block itself."""
+    """The blocks of the class `kind` or a subclass among a block's submodules and theirs, at any depth, in order; not
+    the block itself. A layer's experts are one block, `Experts`, with one `Expert`."""
     for part in block.submodules().values():
         if isinstance(part, kind):
             yield part
@@ -48,26 +49,26 @@ def _names_of(kind: Any) -> tuple[str, ...]:
 
 
 class Block:
-    """A part of a model, made from the configuration alone, that gives its parameters, FLOPs, messages and the bytes
-    that it keeps.
+    """A part of a model, described without tensors, that gives its parameters, FLOPs, operations, messages and the
+    bytes that it keeps.
 
-    A subclass is a frozen dataclass. Fields that are blocks are its submodules, under Megatron's names and in the order
-    of the model; methods that it does not override sum over them.
+    A block of a model is a frozen dataclass. Unless its class overrides the methods here, its fields that are blocks
+    are its submodules, and its figures are those of its submodules together.
     """
 
     @property
     def parameters_alone(self) -> ParametersOf:
-        """A block with this block's parameters and nothing else: its operations, messages and kept bytes are counted by
-        another block, which uses it."""
+        """A block with this block's parameters and nothing else: without FLOPs, operations, messages and kept bytes."""
         return ParametersOf(self)
 
     def submodules(self) -> dict[str, Block]:
-        """Name of a field -> the block in it, for the blocks that this one consists of."""
+        """Name -> block, for the blocks that this one consists of: by default those that are fields, in their order."""
         kind: Any = type(self)
         return {name: value for name in _names_of(kind) if isinstance(value := getattr(self, name), Block)}
 
     def at(self, path: str) -> Block:
-        """The block at a path within this one, as "self_attention.linear_qkv". Raises KeyError where there is none."""
+        """The block at a path within this one: names of `submodules`, none with a dot in it, joined by dots, such as
+        "self_attention.linear_qkv". Raises KeyError where there is none, and for ""."""
         first, _, rest = path.partition(".")
         inner = self.submodules()[first]
         return inner.at(rest) if rest else inner
@@ -83,21 +84,21 @@ class Block:
         return {join(module, name): spec for module, specs in inner.items() for name, spec in specs.items()}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Floating-point operations of the matrix products of `tokens` tokens in the forward, over all tensor-parallel
-        ranks.
+        """Floating-point operations of `tokens` tokens in the forward, mainly of matrix products.
 
-        A multiply-add counts as two. Tokens attend to sequences of `seq_length`.
+        A multiply-add counts as two. Those that tensor-parallel ranks divide or repeat count once. Tokens attend to
+        sequences of `seq_length`.
         """
         return sum(block.forward_flops(tokens, seq_length) for block in self.submodules().values())
 
     def frozen_flops(self, tokens: int) -> float:
-        """Floating-point operations, of those that `forward_flops` counts, of products with weights that are not
-        trained: for these the backward computes one gradient instead of two."""
+        """Floating-point operations, of those that `forward_flops` counts, of products with weights of linears and
+        routers that are not trained: for these the backward computes no gradient of the weight."""
         return sum(block.frozen_flops(tokens) for block in self.submodules().values())
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of one rank's device in one micro-batch, forward and backward. FLOPs of the block itself that
-        it does not describe as operations are counted as products, cut evenly over the tensor-parallel ranks."""
+        """The operations of one rank's device in one micro-batch, forward and backward. By default those of the
+        submodules; and further FLOPs of `forward_flops` as products, cut evenly over the tensor-parallel ranks."""
         tokens, length = micro_batch.tokens, micro_batch.seq_length
         own = self.forward_flops(tokens, length)
         for name, block in self.submodules().items():
@@ -109,19 +110,18 @@ class Block:
             yield Operation(PRODUCTS, work, work, work)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages that each rank sends in one micro-batch, forward and backward; named by path within the
-        block."""
+        """The messages that each rank sends in one micro-batch, forward and backward; named by the place within the
+        block that sends them."""
         for name, block in self.submodules().items():
             for message in block.messages(micro_batch):
                 yield message.within(name)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path of a submodule ("": the block itself) -> bytes of one micro-batch that a rank keeps from its forward for
-        its backward.
+        """Path of a submodule, or name of an operator of the block ("": the block itself) -> bytes of one micro-batch
+        that a rank keeps from its forward for its backward.
 
-        Every tensor counts once, at the operator whose input it is. Counted are operators that keep their inputs (all
-        of the host's, the fused ones of an Ascend), not those that MindSpore composes; parameters and what all layers
-        share (angles, an explicit mask) are not.
+        A tensor that several operators keep counts once. Counted is what the host's operators and the fused ones of an
+        Ascend keep, not those that MindSpore composes; what all layers share (angles, an explicit mask) is not.
         """
         inner = {name: block.kept_bytes(micro_batch) for name, block in self.submodules().items()}
         return {join(module, name): size for module, sizes in inner.items() for name, size in sizes.items()}
@@ -129,8 +129,8 @@ class Block:
 
 @dataclass(frozen=True)
 class ParametersOf(Block):
-    """A block that has the parameters of the block `used` and nothing else. Another block runs `used`, and counts its
-    operations, messages and kept bytes."""
+    """A block that has the parameters of the block `used` and nothing else: no FLOPs, operations, messages and kept
+    bytes."""
 
     used: Block
 

@@ -1,4 +1,5 @@
-"""Choices of keys that travel beside hidden states, to a pipeline stage that begins with a layer that shares one."""
+"""Choices of keys that travel beside hidden states, to a chunk of a pipeline whose first layer uses the choice of an
+earlier layer."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from parallel_core.partition import chunk_layers
 @dataclass(frozen=True)
 class CarriedChoice:
     """The positions of each token's chosen keys, as two channels each behind those of the hidden states: position //
-    256 and position % 256, which every type holds exactly up to 65536 tokens."""
+    256 and position % 256, which every type of hidden states holds exactly up to 65536 tokens."""
 
     layer: int
     """Global number, from 0, of the layer whose indexer chose."""
     count: int
-    """The number of chosen positions of a token."""
+    """The number of places for a token's chosen positions."""
 
     @property
     def channels(self) -> int:
@@ -25,9 +26,10 @@ class CarriedChoice:
 
     @classmethod
     def into(cls, config: ModelConfig, virtual: int) -> CarriedChoice | None:
-        """The choice of keys that chunk `virtual`, counted from 0 in the order of the model, is sent by the chunk
-        before. None without sparse attention, for the model's first chunk, for one without layers or whose first layer
-        chooses for itself, where every query sees all keys, and where there is no such chunk."""
+        """The choice of keys that chunk `virtual`, counted from 0 in the order of the model, gets from the chunk
+        before, in a model without compressed attention. None without sparse attention, where every query sees all keys,
+        for the first chunk, for one whose first layer chooses for itself, and for one that has no layers or does not
+        exist. Layers of --noop-layers do not count."""
         sparse, parallel = config.sparse_attention, config.parallel_config
         placement = parallel.placement
         if not sparse.enabled or sparse.dsa_indexer_topk >= config.seq_length:

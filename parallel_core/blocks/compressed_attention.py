@@ -42,7 +42,8 @@ def of_whole_sequence(micro_batch: MicroBatch, width: int, is_share: bool) -> It
 @dataclass(frozen=True)
 class Compressor(Block):
     """Tokens to entries, `ratio` tokens each: for each channel the sum of `wkv` x weighted by the softmax over a window
-    of `wgate` x + ape, then normed. Every rank with a shard of the sequence computes all entries of the sequence."""
+    of `wgate` x + ape, then normed and rotated by the position of the first of these tokens. Tokens behind the last
+    whole window have no entry. Every rank with a shard of the sequence computes all entries of the sequence."""
 
     wkv: Linear
     wgate: Linear
@@ -56,7 +57,8 @@ class Compressor(Block):
     @classmethod
     def of(cls, config: ModelConfig, ratio: int, size: int, overlaps: bool) -> Compressor:
         """The configuration's compressor of `ratio` tokens to an entry of `size` channels. overlaps: the window of an
-        entry covers the tokens of the entry before it, too, and wkv and wgate give twice as many channels."""
+        entry covers the tokens of the entry before it, too, and wkv and wgate give 2 x `size` channels instead of
+        `size`."""
         linear = Linear.between(config, config.hidden_size, (1 + overlaps) * size)
         norm = replace(Norm.of_latent(config, size), partial_over=None)
         return cls(linear, linear, norm, ratio, size, config.initial_std)
@@ -67,7 +69,8 @@ class Compressor(Block):
         return self.wkv.output_size
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Its linears' and norm's parameters, and ape [ratio, width], added by position in a window, in float32."""
+        """Its linears' and norm's parameters, and ape [ratio, width], float32, whose row p % ratio is added to what
+        wgate gives for the token at position p."""
         spec = ParameterSpec(ShardSpec(shape=(self.ratio, self.width)), Normal(self.std), "float32")
         return {"ape": spec, **super().parameters()}
 
@@ -86,7 +89,8 @@ class Compressor(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes kept for the backward: "", values and gates of the whole sequence; "norm", the norm's input
-        with a float32 statistic of each entry. Its own input is that of attention's linears, which count it."""
+        with a float32 statistic of each entry. Its own input, which attention's first linears have, too, is not
+        counted."""
         tokens = micro_batch.batch * micro_batch.seq_length
         of_norm = self.entries(micro_batch) * (self.size * micro_batch.item_size + FLOAT32)
         return {"": 2 * tokens * self.width * micro_batch.item_size, "norm": of_norm}
@@ -124,8 +128,9 @@ class EntryIndexer(Block):
         return super().forward_flops(tokens, seq_length) + scores
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages by which, under sequence parallelism, tensor-parallel ranks gather queries and weights of all
-        tokens; those of the compressor; and for the indexer's loss those that sum these ranks' probabilities."""
+        """Messages by which, under sequence parallelism, tensor-parallel ranks gather queries and weights of each
+        other's tokens; those of the compressor; and for the indexer's loss those that sum these ranks'
+        probabilities."""
         yield from super().messages(micro_batch)
         for width in (self.heads * self.head_size, self.heads):
             yield from micro_batch.enter(width)
@@ -160,7 +165,7 @@ class EntryAttention(CoreAttention):
         return super().forward_flops(tokens, seen)
 
     def keys_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the whole sequence's keys and of its entries."""
+        """Bytes of a micro-batch's keys, of whole sequences, and of its entries."""
         keys = micro_batch.seq_length + (micro_batch.seq_length // self.ratio if self.ratio else 0)
         return micro_batch.batch * keys * self.query_key_size * micro_batch.item_size
 
@@ -197,7 +202,8 @@ class GroupedLinear(Linear):
 class CompressedAttention(Sublayer):
     """Attention over a window and compressed entries. Queries: linear_q -> q_layernorm -> linear_q_up_proj, each head
     normed without a weight. The one key: linear_kv -> kv_layernorm; beside it entries of the compressor. The heads'
-    output is turned back by the query's position, and projected in groups, then together. Names are MindSpeed-LLM's."""
+    output is turned back by the query's position, and projected in groups, then together. Norms of latents are there
+    with --qk-layernorm alone. Names are MindSpeed-LLM's."""
 
     linear_q: Linear
     q_layernorm: Norm | None
@@ -252,14 +258,15 @@ class CompressedAttention(Sublayer):
         return whole, self.core_attention.part()
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of its parts; and queries are normed and rotated, the output is rotated back."""
+        """The operations of its parts, the norm and rotation of queries, and the rotation of the output."""
         yield from super().operations(micro_batch)
         turned = 3 * micro_batch.tokens * self.linear_q_up_proj.output_size // micro_batch.tensor
         yield elementwise(2 * turned * micro_batch.item_size, 3 * turned * micro_batch.item_size, 3).within("rotary")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of its parts; and every rank gets the one key of the whole sequence, and the gradient of entries
-        is summed over the tensor-parallel ranks, which share the heads."""
+        """The messages of its parts; those by which every rank gets the one key of the whole sequence, and its gradient
+        is summed; and those that sum the gradient of entries over the tensor-parallel ranks, which have different
+        heads."""
         yield from super().messages(micro_batch)
         for one in of_whole_sequence(micro_batch, self.core_attention.query_key_size, is_share=True):
             yield one.within("linear_kv")
@@ -270,9 +277,9 @@ class CompressedAttention(Sublayer):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes kept for the backward: those that its parts keep, where linear_q and linear_kv keep one input;
-        "queries", before their norm, with a float32 deviation of each head; and, with a compressor, "hidden", a byte
-        for each query and entry, which says whether the query may not see it: for each sequence where an indexer
-        chooses among the entries, else once for all sequences."""
+        "queries", of queries before their norm, with a float32 deviation of each head; and, with a compressor,
+        "hidden", a byte for each query and entry, which says whether the query may not see it: for each sequence where
+        an indexer chooses among the entries, else once for all sequences."""
         kept = super().kept_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:

@@ -1,7 +1,4 @@
-"""Attention to keys and values that neighbouring layers share ("Cross-Layer Attention", Brandon et al., 2024).
-
-n heads, d head size, t tensor-parallel, u Ulysses size.
-"""
+"""Attention to keys and values that neighbouring layers share ("Cross-Layer Attention", Brandon et al., 2024)."""
 
 from __future__ import annotations
 
@@ -18,10 +15,11 @@ from parallel_core.recompute.parts import Part
 
 @dataclass(frozen=True)
 class CrossLayerAttention(Attention):
-    """Attention of a layer that shares keys and values, as linear_qkv gives them, with neighbouring layers: it makes
-    them for later layers, or takes them from an earlier one.
+    """Attention in a model whose neighbouring layers share keys and values, as linear_qkv gives them: a layer makes
+    them, which later layers may use, too, or takes them from an earlier one.
 
-    Each layer rotates and norms the keys by itself. linear_qkv of a layer without keys of its own gives queries alone.
+    Norm and rotation of keys, where the model has them, are each layer's own. linear_qkv of a layer that takes keys
+    gives queries alone.
     """
 
     makes_keys: bool = True
@@ -45,14 +43,12 @@ class CrossLayerAttention(Attention):
         return replace(block, linear_qkv=linear)
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed, without the attention as a whole: its second run would give later layers
-        other tensors as keys than its first."""
+        """The parts that may be recomputed, without the attention as a whole, whose keys other layers may use."""
         return tuple(part for part in super().parts() if part.path)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path of a submodule -> bytes that it keeps. In a layer that takes an earlier one's keys and values, core
-        attention's values do not count, since the earlier layer keeps them, unless Ulysses has copied them; its keys
-        count, since each layer rotates its own."""
+        """Path -> bytes kept for the backward. In a layer that takes an earlier one's keys and values, core attention's
+        values do not count, since the earlier layer keeps them, unless Ulysses has copied them; its keys count."""
         kept, core = super().kept_bytes(micro_batch), self.core_attention
         if self.makes_keys or micro_batch.context.ulysses > 1:
             return kept

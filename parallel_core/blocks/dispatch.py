@@ -13,18 +13,18 @@ from parallel_core.operations import Operation, elementwise
 
 @dataclass(frozen=True)
 class Dispatch(Block):
-    """The dispatch of tokens: rows of h features and a probability for each of a token's k choices among E experts,
-    there and back.
+    """The dispatch of tokens: for each of a token's k choices among E experts a row of h features and a probability go
+    to the expert, and a row of h features comes back.
 
     The number of rows of a rank depends on the router: bytes are those of an even one. In an all-to-all of n ranks, of
-    which n / e share each expert (e: expert-parallel size), each rank sends (n-1)/e T k rows, forward twice and
+    which n / e share each expert (e: expert-parallel size), each rank sends about (n-1)/e T k rows, forward twice and
     backward twice, if no experts are hot or do nothing and they are not padded to a capacity; T = b s/(c t) tokens of a
     rank, of b sequences of s over c context- and t tensor-parallel ranks.
     """
 
     hidden_size: int
     choices: int
-    """The number of experts that a token goes to, k."""
+    """The number of experts that a token chooses, k."""
     experts: int
     """The number of experts of the layer, E."""
     owners: int
@@ -62,15 +62,15 @@ class Dispatch(Block):
         )
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The copies of rows on a rank: into the order of their experts, again when they have arrived, and both ways
-        back."""
+        """Four copies of rows on a rank in each pass: into the order of their experts, again when they have arrived,
+        and both once more on the way back."""
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         copied = 2 * rows * self.hidden_size * micro_batch.item_size
         yield elementwise(4 * copied, 4 * copied, 8)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of the dispatch. Tensor-parallel ranks that have the same tokens send a part of them each; the
-        parts are gathered afterwards."""
+        """The messages of the dispatch. Tensor-parallel ranks that have the same tokens send a part of them each;
+        results of the parts are gathered afterwards, and in the backward the gradients of the parts."""
         tokens = micro_batch.tokens // micro_batch.tensor
         hidden, probs = self.hidden_size * micro_batch.item_size, self.choices * FLOAT32
         exchange = self._gathered if self.by_all_gather else self._exchanged
@@ -118,9 +118,10 @@ class Dispatch(Block):
         yield from message("tp-ep", operation, size, self.owners * self.shards, backward=backward)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the indices that are kept for the backward, under "", with an even router: the token and the choice
-        of each row, the places of each choice's rows, and after an all-to-all the order that sorts received rows by
-        expert, where they are not sorted already. Rows that pad experts to a capacity are not counted."""
+        """Bytes of the indices that are kept for the backward, under "", with an even router: each row's token, choice
+        and place (with an all-gather a place for each choice of all ranks), and after an all-to-all the order that
+        sorts received rows by expert, where a rank has several experts and the group several ranks. Rows that pad
+        experts to a capacity are not counted."""
         choices = micro_batch.tokens // micro_batch.tensor * self.choices
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         ranks = self.owners * self.shards

@@ -23,8 +23,7 @@ class EmbeddingTable(Block):
     dtype: str
     cuts: tuple[Cut, ...] = ()
     shared_over: str | None = None
-    """Kind of the group whose ranks have copies of the table (see ShardSpec): where it is tied to the output layer's
-    weight, and with multi-token prediction. None: no copies."""
+    """Kind of the group whose ranks have copies of the table (see ShardSpec); None: no copies."""
     role: Role | None = None
 
     @classmethod
@@ -42,7 +41,7 @@ class EmbeddingTable(Block):
 
     @classmethod
     def of_positions(cls, config: ModelConfig) -> "EmbeddingTable":
-        """The configuration's table of learned positions: every rank has all of it."""
+        """The configuration's table of learned positions, whole on every tensor-parallel rank."""
         initial = Normal(config.embedding_init_method_std)
         rows, dtype = config.max_position_embeddings, config.embedding_init_dtype
         return cls(rows, config.hidden_size, initial, dtype, role="positions")
@@ -64,7 +63,7 @@ class EmbeddingTable(Block):
 
 @dataclass(frozen=True)
 class Embedding(Block):
-    """dropout(norm(word embedding) + position embedding); most models have no norm here.
+    """dropout(scale x (norm(word embedding) + position embedding)); norm and positions are optional.
 
     With sequence parallelism learned positions are added before the sequence is cut, so that all tensor-parallel ranks
     have the same gradient of their table; without learned positions one reduce-scatter both sums over the vocabulary's
@@ -94,7 +93,7 @@ class Embedding(Block):
 
     @property
     def own(self) -> "Embedding":
-        """A copy of the embedding whose table of words is shared with no other stage and no output layer."""
+        """The embedding with a table of words of its own, without copies (`shared_over` None)."""
         return replace(self, word_embeddings=replace(self.word_embeddings, shared_over=None))
 
     def _normed(self, micro_batch: MicroBatch) -> MicroBatch:
@@ -111,8 +110,8 @@ class Embedding(Block):
         return dict.fromkeys(kept, 0) if self.frozen else kept
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages that sum each word's row over the tensor-parallel ranks (one has it), and with sequence parallelism,
-        unless the tables are frozen, those that gather its gradient; all in the table's type."""
+        """Messages that sum each token's row over the tensor-parallel ranks (one has it), and with sequence
+        parallelism, unless the tables are frozen, those that gather its gradient; all in the table's type."""
         micro_batch = replace(micro_batch, dtype=self.word_embeddings.dtype)
         width = self.word_embeddings.hidden_size
         if micro_batch.sequence.tensor > 1 and self.position_embeddings is not None:
@@ -126,9 +125,8 @@ class Embedding(Block):
 
 @dataclass(frozen=True)
 class SharedEmbedding(Block):
-    """The last pipeline stage's copy of the embedding: parameters under the first stage's names, and nothing else.
-    Operations, messages and bytes are counted by the blocks that use the copy: the output layer, or depths of
-    multi-token prediction."""
+    """The copy of the word embedding that a model's last chunk may have: a parameter under the name that it has in the
+    first chunk, without operations, messages and kept bytes."""
 
     word_embeddings: EmbeddingTable
 

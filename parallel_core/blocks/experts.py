@@ -2,7 +2,7 @@
 which every token passes.
 
 T tokens that a rank routes, k experts a token, E experts, e expert-parallel and t' expert-tensor-parallel size, h
-hidden size, f width of an expert. With balanced routing a rank's experts get R = T k t' rows.
+hidden size, f width of an expert. With balanced routing over E experts a rank's experts get R = T k t' rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExpertLinear(Linear):
 
     @classmethod
     def like(cls, linear: Linear, config: ModelConfig) -> Self:
-        """An expert's linear with all that a dense one has; its weight is rounded with any --qat-scheme."""
+        """A copy of the dense `linear` as an expert's, whose weight is rounded with any --qat-scheme."""
         return replace(
             cls(**{field.name: getattr(linear, field.name) for field in fields(linear)}),
             rounds=config.training_config.precision.qat_scheme is not None,
@@ -53,7 +53,8 @@ def _of_expert(shard: ShardSpec) -> ShardSpec:
 
 @dataclass(frozen=True)
 class Expert(Block):
-    """One expert of a layer: linear_fc2(probability x activation(linear_fc1(x)))."""
+    """One expert of a layer: probability x linear_fc2(activation(linear_fc1(x))). The activation's output is multiplied
+    by the probability already, and so is a bias of linear_fc2."""
 
     linear_fc1: ExpertLinear
     activation: BiasActivation
@@ -103,14 +104,16 @@ class Experts(Block):
         return {join(f"local_experts.{n}", name): spec for n in self.local(0) for name, spec in specs.items()}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the experts that `tokens` tokens pass through."""
+        """FLOPs of the experts for `tokens` tokens, with balanced routing; choices of experts that do nothing (`zero`)
+        have none. The number of the other choices is rounded down."""
         return self.expert.forward_flops(self._choices(tokens), seq_length)
 
     def frozen_flops(self, tokens: int) -> float:
         return self.expert.frozen_flops(self._choices(tokens))
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The products of each local expert with an even share of the rows, and the activation of all rows."""
+        """The products of each local expert with an even share of the rows, without those of adapters, and the
+        activation of all rows."""
         rows, count, item_size = self.rows(micro_batch), len(self.local(0)), micro_batch.item_size
         first, second, shards = self.expert.linear_fc1, self.expert.linear_fc2, self.expert_tensor
         for linear, inner, columns in (
@@ -161,7 +164,7 @@ class SharedExperts(MLP):
 
     @classmethod
     def of(cls, config: ModelConfig, size: int | None = None) -> Self:
-        """The configuration's shared experts. size: width, if it is not --moe-shared-expert-intermediate-size."""
+        """The configuration's shared experts. size: their width; None: --moe-shared-expert-intermediate-size."""
         moe = config.moe_config
         block = super().of(config, size or moe.moe_shared_expert_intermediate_size)
         shard = ShardSpec(shape=(1, config.hidden_size), partial_over=between_regions(config))

@@ -14,7 +14,7 @@ from parallel_core.operations import Operation, elementwise
 
 def output_layer(config: ModelConfig) -> Linear:
     """The configuration's output layer, a column-parallel linear h -> v; with tied embeddings its weight is the word
-    embedding's."""
+    embedding's or a copy of that."""
     linear = Linear.column(config, config.hidden_size, config.vocab_size, bias=config.output_layer_bias)
     initial = Normal(config.embedding_init_method_std if config.use_mup else config.init_method_std)
     has_own, frozen = config.untie_embeddings_and_output_weights, config.lora_config.use_lora
@@ -28,13 +28,13 @@ class CrossEntropy(Block):
     vocab_size: int
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Two passes over the logits in the forward, and two in the backward, which turns them into their gradient."""
+        """Two passes over the logits in the forward, and two in the backward."""
         logits = micro_batch.tokens * (self.vocab_size // micro_batch.tensor) * FLOAT32
         yield elementwise(2 * logits, 2 * logits, 4)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Messages of each token's largest logit, of its sum of exponentials and its target's logit; and of the mean
-        over the ranks that share a sequence, whose number of tokens is known from the batch."""
+        over the ranks that share a sequence, but for the number of its tokens."""
         for numbers in (1, 2):
             yield from micro_batch.tensor_message("all_reduce", numbers * micro_batch.tokens * FLOAT32)
         yield from message("cp", "all_reduce", FLOAT32, micro_batch.context.size, "mean")

@@ -21,21 +21,22 @@ from parallel_core.sharding import ShardSpec
 
 @dataclass(frozen=True)
 class HyperConnection(Block):
-    """The weights by which one block reads and writes the streams: a linear of all streams of a token, whose first
-    weights have the standard deviation `std`; parameters in float32, under MindSpeed-LLM's names."""
+    """The weights by which one block reads the streams and, but for a head, writes them: a linear of all streams of a
+    token, whose first weights have the standard deviation `std`; parameters in float32, under MindSpeed-LLM's names."""
 
     rule: StreamRule
     hidden_size: int
     """Width of one stream, h."""
     std: float
     partial_over: str | None
-    """Kind of the group whose ranks have different shards of the sequence (see ShardSpec); None: none have."""
+    """Kind of the tensor-parallel group where its ranks have different shards of the sequence (see ShardSpec); else
+    None."""
     first_scale: float
-    """First value of hc_scale, the factor of the linear's results."""
+    """First value of each entry of hc_scale, the factors of the linear's results."""
 
     @classmethod
     def of(cls, config: ModelConfig, reads_alone: bool = False) -> HyperConnection:
-        """The connection of one block by the configuration. reads_alone: the one behind all layers, which makes one
+        """The connection of one block by the configuration. reads_alone: that of a head behind layers, which makes one
         stream of all streams and writes none."""
         given = config.hyper_connections
         rule = StreamRule(given.streams, 0 if reads_alone else given.iterations, given.epsilon, config.norm_epsilon)
@@ -63,8 +64,8 @@ class HyperConnection(Block):
         return 2.0 * tokens * self.width * self.rule.width
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Reading of the streams, for the weights and for the block's input; and where the connection writes streams,
-        reading and writing of them after the block."""
+        """The memory traffic of reading the streams, for the weights and for the block's input; and where the
+        connection writes streams, of reading and writing them after the block. The linear's FLOPs are not in it."""
         stream = micro_batch.tokens_between * self.width * micro_batch.residual_item_size
         one = stream // self.rule.streams
         yield elementwise(stream + one, 3 * stream, 2).within("read")
@@ -81,7 +82,7 @@ class HyperConnection(Block):
 
 
 def stream_head(config: ModelConfig) -> HyperConnection | None:
-    """The block behind all layers that makes one stream of several; None with an ordinary residual stream."""
+    """The block behind layers that makes one stream of several; None with an ordinary residual stream."""
     return HyperConnection.of(config, reads_alone=True) if config.hyper_connections.enabled else None
 
 

@@ -37,7 +37,8 @@ class Kind(Generic[Made]):
     """Makes the block from the configuration and the layer's global number, from 0; None for a layer without such a
     sublayer."""
     applies: Callable[[ModelConfig, int], bool] = lambda config, number: True
-    """Whether the configuration's layer with this global number is of the kind."""
+    """Whether the kind is possible for the configuration's layer with this global number; the first in a table is
+    taken."""
 
 
 def _none(config: ModelConfig, number: int) -> None:
@@ -86,6 +87,7 @@ FEED_FORWARDS: list[Kind[Sublayer | None]] = [
 
 def made(kinds: Sequence[Kind[Made]], config: ModelConfig, number: int) -> Made:
     """The block of the first kind that applies to the layer with this global number, from 0; None if that kind has no
-    block. Layers of multi-token prediction, behind the decoder's, are of the kind of its last."""
+    block. Layers of multi-token prediction, behind the decoder's, are of the kind of its last. Raises StopIteration if
+    no kind applies."""
     like = min(number, config.num_layers - 1)
     return next(kind for kind in kinds if kind.applies(config, like)).of(config, number)

@@ -1,4 +1,4 @@
-"""A language model as blocks, and those of them that a pipeline stage's chunk has, under Megatron's global names."""
+"""A language model as blocks, and those of them that a pipeline stage's chunk has."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -28,8 +28,8 @@ from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan
 
 @dataclass(frozen=True)
 class Decoder(Block):
-    """A chunk's layers, and in the last chunk the final norm; with several residual streams also the head that makes
-    one of them."""
+    """A chunk's layers; in the last chunk also the final norm, if the model has one, and with several residual streams
+    the head that makes one of them."""
 
     layers: LayerStack
     hc_head: HyperConnection | None
@@ -56,7 +56,7 @@ class Decoder(Block):
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether one of the layers reads the ids of its tokens."""
+        """Whether one of the layers is given its tokens' ids (and with them recorded choices of experts, if any)."""
         return any(sublayer.reads_tokens for sublayer in blocks_within(self.layers, Sublayer))
 
 
@@ -71,8 +71,8 @@ class Chunk(Block):
     """The part of a language model that one virtual pipeline stage has; without a pipeline, all of it."""
 
     embedding: Embedding | SharedEmbedding | None
-    """The embedding on the first chunk; with multi-token prediction its copy on the last one, unless both are on one
-    stage; else None."""
+    """The embedding on the first chunk; on the last one its copy, if multi-token prediction uses it there and the two
+    chunks are not on one stage; else None."""
     decoder: Decoder
     mtp: MultiTokenPrediction | None
     output_layer: Linear | None
@@ -89,8 +89,8 @@ class Chunk(Block):
         return {path: head.parameters_alone for path, head in own.items()}
 
     def cells(self) -> list[Block]:
-        """The parts that work one after the other, in their order, but for the loss; their parameters in this order are
-        the chunk's, but for the copy in `shared_embedding`, which is not listed."""
+        """The parts of the chunk in the order of its parameters: each layer, each part of a depth of multi-token
+        prediction, and the blocks around them, but neither the loss nor the copy in `shared_embedding`."""
         layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
         found = (
             self.embedding,
@@ -114,8 +114,8 @@ class Chunk(Block):
         return found + [range(group.start + behind, group.stop + behind) for group in further]
 
     def submodules(self) -> dict[str, Block]:
-        """Name -> block. The copy of the embedding has the first stage's name, since it is the same parameter; it
-        stands beside the output layer, which uses it."""
+        """Name -> block. The copy in `shared_embedding` has the name "embedding", and stands before the output
+        layer."""
         blocks = super().submodules() | self._own_heads
         copy = blocks.pop("shared_embedding", None)
         if copy is None:
@@ -124,8 +124,8 @@ class Chunk(Block):
         return {**before_head, "embedding": copy, **{name: blocks[name] for name in _OF_HEAD}}
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that the chunk keeps at once during its backward because parts of layers run again, plus those
-        that its embedding keeps; the output layer has finished by then. If nothing runs again, or of norms and
+        """The most bytes that layers, or they and depths of multi-token prediction, keep at once during their backward
+        because parts of them run again, plus those that the embedding keeps. If nothing runs again, or of norms and
         activations the output alone is computed again, the embedding's bytes alone."""
         embedding = sum(self.embedding.kept_bytes(micro_batch).values()) if self.embedding else 0
         again = self.mtp.bytes_in_backward(micro_batch) if self.mtp else 0
@@ -133,7 +133,8 @@ class Chunk(Block):
         return embedding + max(self.decoder.layers.bytes_in_backward(micro_batch), before + again)
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes of the saved activations of offloaded modules, which lie in host memory where the device has memory of
+        its own; tensors that are too small to be moved count, too."""
         further = self.mtp.offloaded_bytes(micro_batch) if self.mtp else 0
         return self.decoder.layers.offloaded_bytes(micro_batch) + further
 
@@ -244,9 +245,10 @@ def _recompute_plan(config: ModelConfig) -> RecomputePlan:
 
 
 def recompute_lines(config: ModelConfig) -> Iterator[str]:
-    """Lines for the log, as MindFormers has them, about recomputation that the user gave as lists by stage: the lists
-    as tables, and for each recomputed layer that it runs again whole, or which parts do. None without such lists.
-    Depths of multi-token prediction have the numbers behind the layers."""
+    """Lines for the log, as MindFormers has them, about recomputation that the user gave in its notation by stage
+    (`recompute`, `select_recompute`, `select_comm_recompute`): the settings as tables, and for each recomputed layer
+    that it runs again whole, or which parts do. No line where none of the three is given. Depths of multi-token
+    prediction have the numbers behind the layers."""
     plan = _recompute_plan(config)
     yield from plan.log_lines()
     for chunk, row in enumerate(plan.counts):

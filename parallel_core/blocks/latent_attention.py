@@ -1,4 +1,5 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one narrow latent vector.
+"""Multi-head latent attention (DeepSeek-V2, 2024): values and plain channels of keys of all heads come from one narrow
+latent vector.
 
 s sequence, b batch, h hidden, n heads; of each head p plain and r rotary channels of queries and keys, e of values.
 """
@@ -25,8 +26,8 @@ from parallel_core.recompute.parts import Again, Part, Sizes
 
 @dataclass(frozen=True)
 class UpProjections(Part):
-    """Up projections and rotation as a part to recompute: their results, queries, keys and values, are dropped. The
-    latents, which the projections keep in any case, and the rotary key stay."""
+    """Up projections and rotation as a part to recompute: core attention does not keep their results, queries, keys and
+    values (but see `kept`). Their inputs stay: latents, the rotary key, hidden states for uncompressed queries."""
 
     rotary_size: int = 0
 
@@ -57,11 +58,11 @@ class UpProjections(Part):
 class LatentAttention(Sublayer):
     """Latent attention. Queries: linear_q_proj or, compressed, linear_q_down_proj -> q_layernorm -> linear_q_up_proj.
     Keys and values: linear_kv_down_proj -> [latent, one rotary key for all heads], latent -> kv_layernorm ->
-    linear_kv_up_proj.
+    linear_kv_up_proj. A norm that is None is left out.
 
     Rows of linear_q_up_proj (linear_q_proj) are, head by head, p plain channels and r rotary ones; of linear_kv_up_proj
-    p of the key and e of the value. Down projections are whole on every tensor-parallel rank: latents stay between the
-    regions, so with sequence parallelism they are what travels, not hidden states.
+    p of the key and e of the value. Down projections are whole on every tensor-parallel rank. With sequence parallelism
+    the latents and the rotary key are gathered, hidden states only for linear_q_proj.
     """
 
     linear_q_proj: Linear | None
@@ -143,7 +144,8 @@ class LatentAttention(Sublayer):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes kept for the backward by its parts. The first projections of queries and of keys and values
-        have one input, counted once; core attention's output is counted as the input of `linear_proj`."""
+        have one input, counted once, at the first that keeps it; the input of `linear_proj` counts even if that does
+        not need it."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:
@@ -153,7 +155,8 @@ class LatentAttention(Sublayer):
 
 @dataclass(frozen=True)
 class SparseLatentAttention(LatentAttention):
-    """Latent attention in which a query attends only to keys that an indexer chooses."""
+    """Latent attention in which a query attends only to keys that an indexer chooses, its own or an earlier
+    layer's."""
 
     @classmethod
     def _core(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> CoreAttention:

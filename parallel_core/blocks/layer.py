@@ -1,5 +1,5 @@
-"""The interface of layers, and the transformer layer: attention and feed-forward, each normed before and added to the
-residual stream."""
+"""The interface of layers, and the transformer layer: attention and feed-forward block with their norms, whose outputs
+are added to the residual stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from parallel_core.recompute.parts import Again, LayerParts, Part
 
 
 class Branch(NamedTuple):
-    """A sublayer and its norms, by the names of their fields in the layer: x + norm_after(sublayer(norm(x)))."""
+    """A sublayer with the norm before it and the one behind it (`norm_after`), by the names of their fields in the
+    layer, which may lack each of the norms."""
 
     norm: str
     sublayer: str
@@ -52,7 +53,8 @@ class AnyLayer(Block):
         return self.hidden_size
 
     def parts(self) -> LayerParts:
-        """The layer's parts that may run again, and its linears with tensor-parallel collectives."""
+        """The layer's parts that may run again, and the linears whose tensor-parallel collectives need not run again
+        with them."""
         raise NotImplementedError
 
     def kept_for_others(self, micro_batch: MicroBatch) -> int:
@@ -64,16 +66,18 @@ class AnyLayer(Block):
         return micro_batch.tokens_between * self.residual_width * micro_batch.residual_item_size
 
     def normed_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes on a rank of one norm's input, and of its output in the type of the residual stream."""
+        """Bytes of `hidden_size` features of each token that a rank has between two tensor-parallel regions, in the
+        type of the residual stream: those of the input of the norm before a sublayer."""
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
 
 
 class BranchedLayer(AnyLayer):
-    """Sublayers one after the other, each normed before and added to the residual stream."""
+    """Sublayers one after the other, each with its norms, whose outputs are added to the residual stream."""
 
     BRANCHES: ClassVar[tuple[Branch, ...]]
     residual_weights: tuple[tuple[float, float], ...] = UNWEIGHTED
-    """For each branch the factor of the residual, and that of the sublayer's output that is added to it."""
+    """For each branch the factor of the residual, and that of the sublayer's output that is added to it; --scale-depth
+    is one more factor of the latter."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:
@@ -90,13 +94,14 @@ class BranchedLayer(AnyLayer):
         return sum(sublayer.kept_for_others(micro_batch) for sublayer in sublayers)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that its parts keep for the backward, and under "for_others" those that they keep because later
-        layers read them."""
+        """Path -> bytes that its parts keep for the backward, and under "for_others" those of `kept_for_others`, if
+        any."""
         kept, for_others = super().kept_bytes(micro_batch), self.kept_for_others(micro_batch)
         return {**kept, "for_others": for_others} if for_others else kept
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of its parts, and for each branch an addition to the residual stream."""
+        """The operations of its parts, and for each branch an addition to the residual stream, unless the parts count
+        that (hyper-connections)."""
         yield from super().operations(micro_batch)
         yield from self._residual_operations(micro_batch)
 
@@ -106,8 +111,8 @@ class BranchedLayer(AnyLayer):
             yield elementwise(3 * stream, 2 * stream).within(f"{branch.sublayer}.residual")
 
     def parts(self) -> LayerParts:
-        """The parts that may run again: of each branch the norm, whose output the sublayer's first linears keep, and
-        the sublayer's own parts."""
+        """The parts that may run again: of each branch the norm before the sublayer, if it has one, and the sublayer's
+        own parts; and the linears whose tensor-parallel collectives need not run again."""
         parts: list[Part] = []
         collectives, linear_after = [], {}
         for branch in self.branches:
@@ -126,9 +131,10 @@ class BranchedLayer(AnyLayer):
 
 @dataclass(frozen=True)
 class Layer(BranchedLayer):
-    """A transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed
-    before it is added, and both addends may have a factor. A norm that is None is left out. A layer of a hybrid stack
-    may have one of the two."""
+    """A transformer layer: x + attention(norm(x)), then x + mlp(norm(x)), with a mixer of any kind as attention; with
+    --apply-residual-connection-post-layernorm the first addend is norm(x), too. With sandwich norm each result is
+    normed before it is added, and both addends may have a factor. A norm that is None is left out. A layer of a hybrid
+    stack may have one of the two."""
 
     input_layernorm: Norm | None
     self_attention: Sublayer | None

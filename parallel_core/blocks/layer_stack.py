@@ -1,4 +1,4 @@
-"""Layers one after the other, some of which are computed again in the backward pass."""
+"""Layers one after the other, all, some or none of which are computed again in the backward pass."""
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +25,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class LayerStack(Block):
-    """Layers one after the other, with their global numbers, from 0, and which of them run again."""
+    """Layers one after the other, with their numbers (global, from 0; 0 for that of a depth of multi-token prediction),
+    and the recomputation and offloading of each."""
 
     layers: tuple[tuple[int, AnyLayer], ...]
     recompute: ChunkRecompute
@@ -73,7 +74,8 @@ class LayerStack(Block):
         return [layer for _, layer in self.layers[group.start : group.stop]]
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes of the saved activations of offloaded modules, which lie in host memory where the device has memory of
+        its own; tensors that are too small to be moved count, too."""
         return sum(
             size
             for group in self.recompute.groups()
@@ -83,9 +85,9 @@ class LayerStack(Block):
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most bytes that the layers keep at once during their backward because parts of them run again: what the
-        layers up to such a part keep, what its second run keeps, that run's output, and the gradient of this output.
-        Parts of which the output alone is computed again (norms, activations) do not count; 0 if no other part runs
-        again."""
+        layers keep, up to and with the one of such a part, what its second run keeps, and two tensors of the size of a
+        layer's input, for an output and its gradient. Parts of which the output alone is computed again (norms,
+        activations) do not count; 0 if no other part runs again."""
         before = most = 0
         for group in self.recompute.groups():
             layer = self.layers[group.start][1]
@@ -113,8 +115,8 @@ class LayerStack(Block):
         return [replace(one, runs_again=runs_again(asked, one.name)) for one in layer.operations(micro_batch)]
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of all layers, those of second runs in the backward included, without layers' numbers in names,
-        so that equal messages can be counted together."""
+        """The messages of all layers, those of second runs in the backward included, without layers' numbers in names;
+        and those that gather the slices of inputs of layers that run again whole."""
         for position in range(len(self.layers)):
             yield from self._once(
                 ("messages", micro_batch), position, partial(self._messages_of, position, micro_batch)

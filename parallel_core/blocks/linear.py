@@ -64,9 +64,9 @@ class Linear(Block):
     def column(
         cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1, unit: int = 0
     ) -> "Linear":
-        """A column-parallel linear of the model, its weight normal with the model's `initial_std` (--init-method-std,
-        smaller with muP). parts: equal fused parts of the output features, each cut on its own. unit: output features
-        that stay together under --unaligned-linear; 0: they are divided evenly under it, too."""
+        """A column-parallel linear of the model, its weight normal with the model's `initial_std`. parts: equal fused
+        parts of the output features, each cut on its own. unit: output features that stay together under
+        --unaligned-linear; 0: they are divided evenly under it, too."""
         initial, unit = Normal(config.initial_std), unit * config.parallel_config.unaligned_linear
         return cls(
             input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts, unit=unit,
@@ -94,7 +94,7 @@ class Linear(Block):
 
     @property
     def is_column(self) -> bool:
-        """Whether it is column-parallel: its input enters a tensor-parallel region."""
+        """Whether it is cut by its output features."""
         return self.cut_axis == COLUMNS
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -125,7 +125,7 @@ class Linear(Block):
 
     def share(self, ranks: int) -> int:
         """The number of features along the cut axis that each of `ranks` ranks has, those that fill up the last ranks
-        of an uneven cut included. Of a linear that is whole: of its input features."""
+        of an uneven cut included. Of a linear that is whole the input features are divided."""
         length = self.output_size if self.cut_axis == COLUMNS else self.input_size
         return sum(share(part, ranks, self.unit or 1) for part in self._cut(0).parts_of(length))
 
@@ -153,12 +153,13 @@ class Linear(Block):
 
     @property
     def keeps_input(self) -> bool:
-        """Whether the backward needs its input, for the gradient of its own weight or of its adapter's."""
+        """Whether the backward needs its input, for the gradient of its own weight or of its adapter."""
         return not self.frozen or self.adapter is not None
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of a column-parallel linear: the input enters, in backward again if its weight or an adapter is
-        trained, and its gradient leaves. Row-parallel: the output leaves, and its gradient enters. Whole: none."""
+        """The messages of a column-parallel linear: the input enters, in backward again if the linear keeps its input
+        (`keeps_input`), and its gradient leaves. Row-parallel: the output leaves, and its gradient enters. Whole:
+        none."""
         if self.cut_axis == COLUMNS:
             yield from micro_batch.enter(self.input_size)
             if self.keeps_input:
@@ -173,8 +174,8 @@ class Linear(Block):
         return own if self.adapter is None else own | {"adapter": self.adapter.kept_bytes(micro_batch)[""]}
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the input on a rank: of a row-parallel linear its share of the features of every token; else all
-        features of the tokens that it has outside of the tensor-parallel region."""
+        """Bytes of the input on a rank: of a row-parallel linear its share of the features of the tokens that it has
+        inside a tensor-parallel region; else all features of those that it has between two regions."""
         if self.cut_axis == ROWS:
             return micro_batch.tokens * self.share(micro_batch.tensor) * micro_batch.item_size
         return micro_batch.tokens_between * self.input_size * micro_batch.item_size

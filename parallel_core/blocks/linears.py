@@ -17,7 +17,8 @@ FIRST_EXPERT = "local_experts.0"
 
 
 def linears(block: Block, path: str) -> Iterator[tuple[str, Linear]]:
-    """The paths and the linears of a part of a model, in the model's order; of experts the first one's."""
+    """The paths and the `Linear` blocks of a part of a model (itself, or among its submodules at any depth), in the
+    model's order; of experts the first one's."""
     if isinstance(block, Linear):
         yield path, block
     elif isinstance(block, Experts):
@@ -28,8 +29,8 @@ def linears(block: Block, path: str) -> Iterator[tuple[str, Linear]]:
 
 
 def with_linears(block: Kind, path: str, change: Callable[[Linear, str], Linear]) -> Kind:
-    """A copy of the part `block` of a model, which stands at `path`, with each linear that `linears` lists replaced by
-    change(linear, its path); a layer's experts all get what the first one does."""
+    """A copy of the part `block` of a model, which stands at `path`, with each linear that `linears` lists for it
+    replaced by change(linear, its path); a layer's experts all get what the first one does."""
     if isinstance(block, Linear):
         return change(block, path)  # type: ignore[return-value]
     if isinstance(block, Experts):

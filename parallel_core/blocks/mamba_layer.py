@@ -1,4 +1,4 @@
-"""A layer of a hybrid stack that is a state space alone, under Megatron's names."""
+"""A layer of a hybrid stack that is a state space alone."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,8 @@ from parallel_core.config import ModelConfig
 
 @dataclass(frozen=True)
 class MambaLayer(BranchedLayer):
-    """A layer that is a state space alone: x + mixer(norm(x))."""
+    """A layer that is a state space alone: mixer(norm(x)) is added to x or, with
+    --apply-residual-connection-post-layernorm, to norm(x)."""
 
     norm: Norm
     mixer: MambaMixer

@@ -13,7 +13,8 @@ FLOAT32, INT32 = DTYPES["float32"].bytes, DTYPES["int32"].bytes
 
 def between_regions(config: ModelConfig) -> str | None:
     """Kind of the group over which gradients of parameters between two tensor-parallel regions are partial sums: "tp"
-    with sequence parallelism, where each rank applies them to its shard of the sequence; else None."""
+    with sequence parallelism over several ranks, each of which applies them to its shard of the sequence; else
+    None."""
     return "tp" if SequenceLayout.of(config.parallel_config).tensor > 1 else None
 
 
@@ -22,8 +23,8 @@ class MicroBatch:
     """Sizes that all blocks of a model share: one micro-batch as one rank has it.
 
     Hidden states enter a tensor-parallel region before a column-parallel linear and leave it after a row-parallel one.
-    Inside, a rank has its heads or features of every token; between two regions every token's whole hidden state or,
-    with sequence parallelism, 1/t of the tokens (Korthikanti et al., 2022).
+    Inside, a rank has its heads or features of all tokens of its context-parallel shard; between two regions the whole
+    hidden states of these tokens or, with sequence parallelism, of 1/t of them (Korthikanti et al., 2022).
     """
 
     batch: int
@@ -79,18 +80,19 @@ class MicroBatch:
         return self.sequence.context
 
     def tensor_message(self, operation: str, size: int, backward: bool = False) -> Iterator[Message]:
-        """The messages of the collective `operation` (such as "all_gather") over the tensor-parallel group, whose input
-        on a rank has `size` bytes. backward: sent in the backward pass."""
+        """The message of one collective over the tensor-parallel group; none in a group of one. operation: its name,
+        such as "all_gather". size: bytes of its input on a rank. backward: sent in the backward pass."""
         yield from message("tp", operation, size, self.tensor, backward=backward)
 
     def enter(self, width: int, backward: bool = False) -> Iterator[Message]:
-        """The messages by which activations of `width` features, or their gradient, enter a region: an all-gather with
-        sequence parallelism, else none. backward: sent in the backward pass."""
+        """The message by which activations of `width` features, or a gradient of them, enter a region: an all-gather
+        with sequence parallelism over several ranks, else none. backward: sent in the backward pass."""
         if self.sequence.tensor > 1:
             yield from self.tensor_message("all_gather", self.tokens_between * width * self.item_size, backward)
 
     def leave(self, width: int, backward: bool = False) -> Iterator[Message]:
-        """The messages by which the sum of the ranks' `width` features, or with `backward` of their gradients, leaves a
-        region: a reduce-scatter with sequence parallelism, else an all-reduce. backward: sent in the backward pass."""
+        """The message by which the sum of the ranks' `width` features, or of their gradients, leaves a region: a
+        reduce-scatter with sequence parallelism, else an all-reduce; none on one tensor-parallel rank. backward: sent
+        in the backward pass."""
         operation = "reduce_scatter" if self.sequence.tensor > 1 else "all_reduce"
         yield from self.tensor_message(operation, self.tokens * width * self.item_size, backward)

@@ -61,8 +61,8 @@ class MLP(Sublayer):
         return ("linear_fc1",)
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed: the whole; the first linear together with the activation, since the
-        activation alone keeps that linear's output; and the activation."""
+        """The parts that may be recomputed: the whole; the first linear together with the activation, which would keep
+        that linear's output if it did not run again; and the activation."""
         first, activation, second = ("linear_fc1",), "activation", ("linear_fc2",)
         of_gate, of_up = "feed_forward.w1", "feed_forward.w3"
         activations = f"{of_gate}.activation.silu", "feed_forward.mul", "mlp.activation_func.silu", "mlp.mul"

@@ -16,7 +16,8 @@ from parallel_core.recompute.parts import Again, Part
 
 @dataclass(frozen=True)
 class MoELayer(Sublayer):
-    """A mixture of experts: combine(experts(dispatch(x, router(x)))) + shared_experts(x)."""
+    """A mixture of experts: combine(experts(dispatch(x, router(x)))) + shared_experts(x), the latter if there are
+    any."""
 
     router: Router
     dispatch: Dispatch
@@ -32,8 +33,8 @@ class MoELayer(Sublayer):
         return self.router.hashed_tokens is not None or self.router.replays
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed: the whole, the experts' activation, the shared experts. Router and dispatch
-        keep the input as well, so that nothing is saved by making the norm's output again."""
+        """The parts that may be recomputed: the whole, the experts' activation and, if there are any, the shared
+        experts."""
         activation, shared = "experts.activation", "shared_experts"
         parts = (
             Part("", holders=("router",), begins=True, flag="moe"),
@@ -56,7 +57,7 @@ class MoELayer(Sublayer):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes that its parts keep for the backward. Shared experts and router keep one input together, unless
-        the router keeps a widened copy or, frozen, none."""
+        --moe-router-dtype is given, with which the router keeps its own, or the router is frozen and keeps none."""
         kept = super().kept_bytes(micro_batch)
         is_the_routers = self.shared_experts is not None and self.router.keeps_hidden_states
         return {**kept, "shared_experts.linear_fc1": 0} if is_the_routers else kept

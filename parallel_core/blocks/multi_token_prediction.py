@@ -1,11 +1,12 @@
 """Multi-token prediction (DeepSeek-V3, 2024, section 2.2): depth K, from 0, predicts the token K + 2 places on.
 
-Depth after depth, each from the hidden states of the one before and the embeddings of the tokens K + 1 places on:
+Depth after depth, from the hidden states of the one before (the first: the decoder's) and the embeddings of the tokens
+K + 1 places on:
 
     x = eh_proj([enorm(embeddings), hnorm(hidden states)]),  final_layernorm(transformer_layer(x))
 
-Embedding and output layer are the model's own, or each depth has its own. s sequence, b batch, h hidden, t
-tensor-parallel size.
+With several residual streams all of them begin as x, and hc_head makes one of them before final_layernorm. Embedding
+and output layer are the model's own, or each depth has its own.
 """
 
 from __future__ import annotations
@@ -47,16 +48,17 @@ class MultiTokenPredictionLayer(Block):
     hc_head: HyperConnection | None
     final_layernorm: Norm
     recompute: ChunkRecompute
-    """The recomputation of its transformer layer; if that runs again whole, what comes before it in the depth does,
-    too."""
+    """The recomputation of its transformer layer; if that runs again whole, enorm, hnorm and eh_proj do, too."""
     embedding_is_frozen: bool = False
-    """Whether no gradient comes back to the embeddings, so that enorm keeps nothing in a first run."""
+    """Whether no gradient comes back to the embeddings, so that enorm keeps nothing; where the depth runs again, the
+    embeddings are kept all the same."""
     head_keeps_input: bool = True
-    """Whether the output layer behind the hidden states keeps them for its own gradient."""
+    """Whether the output layer that reads the same hidden states as the depth keeps them for its own gradient."""
 
     @classmethod
     def of(cls, config: ModelConfig, depth: int, recompute: ChunkRecompute) -> MultiTokenPredictionLayer:
-        """The configuration's depth `depth`, from 0: its layer is of the kind of the decoder's last one."""
+        """The configuration's depth `depth`, from 0: its layer is of the kind of the decoder's last one. recompute: the
+        plan with one layer, the depth's."""
         norm, size = Norm.of(config), config.hidden_size
         eh_proj = Linear.column(config, 2 * size, size, bias=False)
         has_own, ends = config.multi_token_prediction.own_ends > 0, (Embedding.of(config), output_layer(config))
@@ -92,7 +94,8 @@ class MultiTokenPredictionLayer(Block):
         return {f"transformer_layer{name.removeprefix('0')}": size for name, size in kept.items()}
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of the depth; forward ones once more where the depth runs again."""
+        """The messages of eh_proj and of the transformer layer, those of second runs in the backward included. Those of
+        embedding, output layer and loss are not among them."""
         projection, slices = list(self._of_projection(micro_batch)), self.recompute.slices_inputs
         yield from projection
         yield from self._stack.messages(micro_batch)
@@ -109,9 +112,9 @@ class MultiTokenPredictionLayer(Block):
         yield from micro_batch.enter(self.eh_proj.output_size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
-        """Path -> bytes kept for the backward. The hidden states before the depth do not count if they are counted at
-        the output layer before it: if that keeps its input, and the residual stream has the type in which layers
-        compute; but where the depth runs again and each rank keeps a slice of its inputs, that slice counts."""
+        """Path -> bytes kept for the backward. Where the output layer that reads the same hidden states as the depth
+        keeps them in the same type, they are counted there, not here; but slices of them count here, which ranks keep
+        where the depth runs again."""
         last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)
@@ -128,8 +131,9 @@ class MultiTokenPredictionLayer(Block):
         return inputs | {"transformer_layer": kept_by_layer} | last
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that the depth keeps at once during its backward because parts of it are recomputed; 0 if
-        nothing runs again but norms and activations whose output alone is computed again."""
+        """The most bytes that the depth keeps at once while a part of it runs again: what its forward kept, and what
+        that second run adds, its output and the gradient of this included. 0 if nothing runs again but norms and
+        activations whose output alone is computed again."""
         before = sum(self.kept_bytes(micro_batch).values())
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
@@ -154,15 +158,15 @@ class MultiTokenPredictionLayer(Block):
         return self.transformer_layer.normed_bytes(micro_batch) if same else 0
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes kept for the backward by the modules whose saved activations are offloaded to host memory."""
         return self._stack.offloaded_bytes(micro_batch)
 
 
 @dataclass(frozen=True)
 class MultiTokenPrediction(Block):
     """All depths of multi-token prediction, one after the other, each with a loss of its own. `embedding`,
-    `output_layer` and `loss` are the blocks that each depth uses, by which its FLOPs, messages and bytes are
-    counted."""
+    `output_layer` and `loss`: blocks by which FLOPs, messages and bytes of the embedding, output layer and loss that a
+    depth uses are counted, whether these are its own or the model's."""
 
     layers: tuple[MultiTokenPredictionLayer, ...]
     embedding: Embedding
@@ -173,7 +177,7 @@ class MultiTokenPrediction(Block):
 
     @classmethod
     def of(cls, config: ModelConfig, recompute: ChunkRecompute) -> MultiTokenPrediction | None:
-        """The configuration's depths; None if it has none. recompute: the plan with one layer for each depth."""
+        """The configuration's depths, one for each layer of the plan `recompute`; None if that has none."""
         depths = [
             MultiTokenPredictionLayer.of(config, depth, replace(recompute, layers=(asked,)))
             for depth, asked in enumerate(recompute.layers)
@@ -192,8 +196,8 @@ class MultiTokenPrediction(Block):
         return {f"layers.{depth}": layer for depth, layer in enumerate(self.layers)}
 
     def cells(self) -> list[Block]:
-        """The parts of all depths that work one after the other: with depths' own embeddings, but without the model's
-        embedding and without any output layer."""
+        """The parts of all depths, depth after depth: with depths' own embeddings, but without the model's embedding
+        and without any output layer."""
         return [part for layer in self.layers for part in layer.submodules().values()]
 
     def recomputed_cells(self) -> list[range]:
@@ -233,13 +237,13 @@ class MultiTokenPrediction(Block):
         return {f"layers.{depth}.{name}": size for depth, kept in enumerate(by_depth) for name, size in kept.items()}
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes kept for the backward by the modules whose saved activations are offloaded to host memory."""
         return sum(layer.offloaded_bytes(micro_batch) for layer in self.layers)
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that the depths keep at once during their backward because parts of them are recomputed; 0 if
-        nothing runs again but norms and activations whose output alone is computed again. Their output layers have
-        finished by then."""
+        """The most bytes that the depths keep at once while a part of one runs again: what the forward of the depths up
+        to that one kept, and what the second run adds. 0 if nothing runs again but norms and activations whose output
+        alone is computed again. Bytes of output layers and losses do not count."""
         kept = [sum(layer.kept_bytes(micro_batch).values()) for layer in self.layers]
         embedded = sum(self.embedding.kept_bytes(micro_batch).values())
         again = [layer.bytes_in_backward(micro_batch) for layer in self.layers]

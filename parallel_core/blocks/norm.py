@@ -14,8 +14,8 @@ from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 @dataclass(frozen=True)
 class Norm(Block):
-    """A norm over the last axis, of hidden states or a latent between two tensor-parallel regions or, with `heads`, of
-    each head inside one."""
+    """A norm over the last axis: of vectors that are not cut over tensor-parallel ranks, such as hidden states or
+    latents, or, with `heads`, of each head inside a tensor-parallel region."""
 
     kind: str
     """Kind of norm: LayerNorm, RMSNorm or FusedRMSNorm."""
@@ -29,13 +29,13 @@ class Norm(Block):
     """Kind of the group whose ranks norm different heads or shards of the sequence (see ShardSpec); None: there is
     none."""
     heads: int | None = None
-    """The number of heads of the whole model that are normed; None: hidden states, between two regions."""
+    """The number of heads, over all ranks, that are normed each by itself; None: no heads are."""
     of_branch: bool = False
-    """Whether it norms a sublayer's output or a latent, in the type of activations, rather than the residual stream in
-    its own."""
+    """Whether its input has the type of activations, as a sublayer's output or a latent, rather than the residual
+    stream's. Not read with `heads`, which have the type of activations."""
     role: Role | None = None
     epsilon: float | None = None
-    """The epsilon; None: --norm-epsilon."""
+    """The epsilon; None or 0: --norm-epsilon."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Norm":
@@ -45,22 +45,21 @@ class Norm(Block):
 
     @classmethod
     def of_branch_output(cls, config: ModelConfig, gain: float) -> "Norm":
-        """The configuration's sandwich norm, of the output of attention or of the feed-forward block. gain: the factor
-        of the normed values before training."""
+        """A norm of hidden states in the type of activations, such as a sublayer's output (sandwich norm). gain: the
+        factor of the normed values before training."""
         return replace(cls.of(config), gain=gain, of_branch=True)
 
     @classmethod
     def of_heads(cls, config: ModelConfig, heads: int) -> "Norm":
-        """The configuration's norm of each of `heads` heads, counted over all ranks, of --kv-channels channels
-        (--qk-layernorm)."""
+        """The configuration's norm of each of `heads` heads, counted over all ranks, of `kv_channels` channels
+        each."""
         one_p = config.apply_layernorm_1p
         size, dtype = config.kv_channels, config.params_dtype
         return cls(config.normalization, size, dtype, 1.0, one_p, "tp", heads, role="head norm")
 
     @classmethod
     def of_latent(cls, config: ModelConfig, size: int) -> "Norm":
-        """The configuration's norm of a latent of `size` channels, of queries or of keys and values
-        (--qk-layernorm)."""
+        """The configuration's norm of a latent of `size` channels, with --latent-norm-epsilon."""
         epsilon = config.multi_latent_attention.latent_norm_epsilon
         return replace(cls.of(config), size=size, of_branch=True, epsilon=epsilon)
 
@@ -88,8 +87,8 @@ class Norm(Block):
         yield elementwise(2 * size, 3 * size, 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes kept for the backward, under "": of the input, and of float32 statistics: each row's deviation, and
-        with LayerNorm its mean."""
+        """Bytes kept for the backward, under "": of the input, and of one float32 statistic for each row, with
+        LayerNorm of two."""
         of_residual = self.heads is None and not self.of_branch
         item_size = micro_batch.residual_item_size if of_residual else micro_batch.item_size
         statistics = (1 + self.centred) * FLOAT32
@@ -99,7 +98,7 @@ class Norm(Block):
 @dataclass(frozen=True)
 class NormOfAllHeads(Norm):
     """RMSNorm over all heads of a token together (OLMo 2, 2025), which tensor-parallel ranks share: each has 1/t of
-    `size` features, and the sum of squares is over all ranks."""
+    `size` features, and the mean of squares is over those of all ranks."""
 
     def parameters(self) -> dict[str, ParameterSpec]:
         specs = super().parameters()

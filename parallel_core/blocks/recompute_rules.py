@@ -13,8 +13,9 @@ from parallel_core.recompute.plan import wrong_settings
 
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings that depend on the model's layers: modules to recompute, or to offload, that no layer has; lists by
-    stage that do not fit; --no-mp-comm-recompute with latent attention, whose collectives always run again."""
+    """Findings that depend on the model's layers: --recompute-modules that no layer has; lists by stage that do not
+    fit; --no-mp-comm-recompute with attention whose collectives always run again (latent, compressed); qkv_linear among
+    --offload-modules where no layer has it."""
     recompute = config.recompute_config
     is_listed = any(getattr(recompute, name) is not None for name in LISTED)
     of_linears = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules

@@ -1,4 +1,4 @@
-"""Layers of which a part runs again in the backward pass: bytes that they keep, messages that are sent again."""
+"""Layers that run again in the backward pass, whole or in parts: bytes that they keep, messages that are sent again."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,10 +13,11 @@ from parallel_core.recompute.plan import LayerRecompute
 
 
 def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecompute) -> Sizes:
-    """Path of a submodule -> bytes, as `Block.kept_bytes`, of a layer that does not run again whole.
+    """Path -> bytes kept for the backward by a layer that does not run again whole, as `Block.kept_bytes`.
 
-    A part that runs again keeps its input, and the outputs of its collectives where those are not run again; a part of
-    which the output alone is computed again keeps all but that.
+    A part that runs again keeps its input alone, or what `Part.kept` of its kind says; of a part whose output alone is
+    computed again, all but that is kept. Under "<path of a linear>.collective": the result of a collective that a
+    second run does not repeat.
     """
     kept, normed = layer.kept_bytes(micro_batch), layer.normed_bytes(micro_batch)
     paths = [part.path for part in asked.parts]
@@ -67,20 +68,22 @@ def _kept_of_normed(part: Part, kept: Sizes, micro_batch: MicroBatch, asked: Lay
 
 
 def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
-    """The number of slices into which tensor-parallel ranks divide the input of layers that are recomputed whole, one
-    slice kept by each rank; 1 without `slices`, or where they do not divide its width: each rank keeps all of it."""
+    """The number of slices into which the input of layers that are recomputed whole is cut over the tensor-parallel
+    ranks, each of which keeps one; 1 without `slices`, or where the number of ranks does not divide its width: each
+    rank keeps all of it."""
     return micro_batch.tensor if slices and layer.residual_width % micro_batch.tensor == 0 else 1
 
 
 def messages_run_again(layer: Block, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
-    """The layer's forward collectives that a second run of its parts repeats, as messages of the backward pass."""
+    """The layer's forward collectives that a second run, of the layer or of its parts, repeats, as messages of the
+    backward pass."""
     for one in layer.messages(micro_batch):
         if runs_again(asked, one.what) and not one.backward and one.what not in asked.kept_collectives:
             yield replace(one, backward=True)
 
 
 def runs_again(asked: LayerRecompute, path: str) -> bool:
-    """Whether the block at a path in the layer runs again in the backward."""
+    """Whether the block at a path in the layer is computed again in the backward, be it only for its output."""
     return asked.full or any(part.covers(path) for part in asked.parts)
 
 

@@ -22,8 +22,8 @@ from parallel_core.sharding import Cut, ShardSpec
 
 
 def shared_bytes(parameters: Mapping[str, ParameterSpec], micro_batch: MicroBatch) -> int:
-    """Bytes of a rank's share of `parameters` (each has a value for each head or channel) that it keeps for the
-    backward: under context parallelism, where it computes whole sequences with 1/(c t) of the heads; else 0."""
+    """Bytes of a rank's share of `parameters` (whose first axis is heads or channels) that it keeps for the backward:
+    under context parallelism, where it computes whole sequences with 1/(c t) of the heads; else 0."""
     ranks = micro_batch.tensor * micro_batch.context.size
     sizes = (prod(spec.shard.shape) // ranks * DTYPES[spec.dtype].bytes for spec in parameters.values())
     return sum(sizes) if micro_batch.context.size > 1 else 0
@@ -34,7 +34,7 @@ class ShortConvolution(Block):
     """A causal convolution of each channel by itself, followed by silu."""
 
     widths: tuple[int, ...]
-    """The number of channels of each fused part; each part is cut over ranks on its own."""
+    """The number of channels of each fused part; each part is cut over the tensor-parallel ranks on its own."""
     taps: int
     """The number of tokens that an output depends on, its own included."""
     dtype: str
@@ -46,7 +46,8 @@ class ShortConvolution(Block):
         return sum(self.widths)
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """weight [channels, 1, taps] and with `bias` bias [channels]; first values are those of torch's Conv1d."""
+        """weight [channels, 1, taps] and with `bias` bias [channels]; first values are uniform between -1 / sqrt(taps)
+        and 1 / sqrt(taps), as in torch's Conv1d."""
         bound, cuts = self.taps**-0.5, (Cut(0, widths=self.widths),)
         shapes = {"weight": (self.channels, 1, self.taps)} | ({"bias": (self.channels,)} if self.bias else {})
         return {
@@ -85,12 +86,12 @@ class Recurrence(Block):
     """Whether each token has a rate beside its decay."""
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the recurrence as it is written: a state is decayed, read, written and, by a delta rule, read for
-        the key (Megatron's count)."""
+        """FLOPs of the recurrence as it is written, 2 d e of a token and head for each of these: a state is decayed,
+        written, read and, by a delta rule, read for the key. seq_length: ignored."""
         return 2.0 * tokens * self.heads * self.key_size * self.value_size * (3 + self.form.delta)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of the recurrence in chunks of tokens: scores within each chunk, and products with states."""
+        """One operation, the recurrence in chunks of tokens: scores within each chunk, and products with states."""
         scores = CHUNK * (self.keys * self.key_size * (1 + self.form.delta) + self.heads * self.value_size)
         scores += self.form.delta * CHUNK * self.heads * self.value_size
         states = (2 + self.form.delta) * self.heads * self.key_size * self.value_size
@@ -99,8 +100,9 @@ class Recurrence(Block):
         yield Operation(PRODUCTS, Work(flops, moved, 1), Work(2.5 * flops, 2 * moved, 2))
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes kept for the backward, under "": of queries, keys and values, of decays and rates in float32, and of
-        the states between segments. A rank has 1/(c t) of the heads, of whole sequences."""
+        """Bytes kept for the backward, under "": of queries, keys and values, of decays and, if there are any, rates in
+        float32, and of a float32 state for each segment of a sequence. A rank has 1/(c t) of the heads, of whole
+        sequences."""
         tensor, members = micro_batch.tensor, micro_batch.context.size
         width = (2 * self.keys * self.key_size + self.heads * self.value_size) // tensor * micro_batch.item_size
         width += self.heads // tensor * (1 + self.rated) * FLOAT32
@@ -110,8 +112,8 @@ class Recurrence(Block):
 
 def exchanged(micro_batch: MicroBatch, width: int, back: int) -> Iterator[Message]:
     """Messages under context parallelism that exchange features of a rank's tokens for fewer features of whole
-    sequences, `width` features of a token there and `back` on the way back, and those of their gradients (as Ulysses,
-    Jacobs et al., 2023)."""
+    sequences, and back, and those of their gradients (as Ulysses, Jacobs et al., 2023). width, back: features of a
+    token, over all tensor-parallel ranks, that are exchanged on the way there and on the way back."""
     members = micro_batch.context.size
     for what, features in (("exchange", width), ("exchange_back", back)):
         size = micro_batch.tokens * (features // micro_batch.tensor) * micro_batch.item_size
@@ -132,7 +134,8 @@ class RecurrentMixer(Sublayer):
 
     collectives: ClassVar[tuple[str, ...]] = ("in_proj", "out_proj")
     inside: ClassVar[tuple[str, ...]]
-    """Names of the submodules between the two linears, in order."""
+    """The paths under which `kept_bytes` counts the part "mixing", which lies between the two linears; the first is
+    that of the part's input."""
 
     @property
     def mixed(self) -> tuple[int, ...]:

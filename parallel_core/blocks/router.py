@@ -1,4 +1,4 @@
-"""The router of a mixture of experts: a linear h -> E whose scores decide where each token goes."""
+"""The router of a mixture of experts: a linear h -> E whose scores choose each token's experts, unless a table does."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
 
 @dataclass(frozen=True)
 class Router(Block):
-    """The router: x W^T + b with W [E, h] and b [E], between two tensor-parallel regions; then the choice of k of E
-    experts, those that do nothing included."""
+    """The router: x W^T + b with W [E, h] and b [E], if any, between two tensor-parallel regions; then the choice of k
+    of E experts, those that do nothing included."""
 
     hidden_size: int
     experts: int
@@ -63,9 +63,9 @@ class Router(Block):
     dtype: str
     bias: bool
     expert_bias: bool
-    """Whether a bias that is no parameter is added to scores for the choice, and moved after every step."""
+    """Whether there is a bias without a gradient, which is added to scores for the choice alone."""
     in_float32: bool
-    """Whether the input is converted to float32."""
+    """Whether --moe-router-dtype is given: the input is converted to that type, and counted as float32."""
     partial_over: str | None
     """Kind of the group whose ranks route different shards of the sequence (see ShardSpec); None: there is none."""
     loads: tuple[CountedLoad, ...]
@@ -79,14 +79,14 @@ class Router(Block):
 
     @property
     def keeps_hidden_states(self) -> bool:
-        """Whether it keeps its input in the type of the hidden states, so that others may share it; a frozen router
-        keeps none."""
+        """Whether it keeps its input as it is given, so that others may share it; not where it converts it
+        (`in_float32`), nor where it is frozen and keeps none."""
         return not (self.in_float32 or self.frozen)
 
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> Router:
         """The router of the configuration's layer with this global number, from 0; None: of a layer whose experts are
-        chosen by scores, not by a table."""
+        chosen by scores, not by a table. Raises AssertionError for a configuration without experts."""
         moe = config.moe_config
         assert moe.num_experts is not None, "a dense layer has no router"
         hashed = number is not None and number < min(moe.hash_layers, config.num_layers)
@@ -122,15 +122,15 @@ class Router(Block):
         return self.forward_flops(tokens, 0) if self.frozen else 0.0
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages of the balancing losses' counts. They count as the backward's, which no recompute repeats: a loss is
-        computed once, in the run that is recorded, which is the second one where the layer runs again."""
+        """Messages of the balancing losses' counts. They are marked as the backward's, since recomputation does not
+        repeat them: they are sent in the second run alone where the layer runs again."""
         for load in self.loads:
             counts = load.counts * (micro_batch.batch if load.by_sequence else 1)
             yield from message(load.over, "all_reduce", counts * INT32, load.ranks, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes kept for the backward, under "": of the input where the router is trained, of the logits, and of the
-        chosen experts' numbers."""
+        chosen experts' numbers. Input and logits count as float32 with `in_float32`."""
         item_size = FLOAT32 if self.in_float32 else micro_batch.item_size
         of_token = self.hidden_size * (not self.frozen) * item_size + self.experts * item_size + self.topk * INT32
         return {"": micro_batch.tokens_between * of_token}

@@ -20,8 +20,8 @@ _READ_TWICE = "first.mlp.linear_fc1"
 
 @dataclass(frozen=True)
 class ShortcutLayer(AnyLayer):
-    """second(first(x)) + shortcut(y), where y is the input of the first half's dense block: the experts' output is
-    added at the very end, so that their tokens travel while the second half is computed."""
+    """second(first(x)) + shortcut(y), where y is the normed input of the first half's dense block: the experts' output
+    is added at the very end."""
 
     first: Layer
     second: Layer
@@ -47,14 +47,14 @@ class ShortcutLayer(AnyLayer):
         yield elementwise(3 * stream, 2 * stream).within("residual")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that its parts keep for the backward, where the first dense block and the router keep one
-        input, unless the router converts its own to float32 or, frozen, keeps none."""
+        """Path -> bytes that its parts keep for the backward. The first half's dense block and the router have one
+        input, which is counted at the router alone, unless that converts it (`in_float32`) or is frozen."""
         kept = super().kept_bytes(micro_batch)
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 
     def parts(self) -> LayerParts:
-        """The parts that may be recomputed, of both halves and of the experts; without those that would save nothing by
-        making the experts' input again, since the experts keep it."""
+        """The parts that may be recomputed, of both halves and of the experts; without those of the first half that
+        make, or begin with, the input that its dense block and the router share."""
         halves = {name: getattr(self, name).parts() for name in ("first", "second")}
         parts = [_of_half(name, part) for name, half in halves.items() for part in half.parts]
         parts = [part for part in parts if _READ_TWICE not in (*part.holders, *part.feeds)]

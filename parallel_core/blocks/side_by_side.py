@@ -42,8 +42,8 @@ class AttentionBesideStateSpace(Attention):
         return (*super().first_linears, *(join("mixer", name) for name in self.mixer.first_linears))
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed: the whole, and the parts inside both; not one of the two alone, whose input
-        the other keeps."""
+        """The parts that may be recomputed: the whole, and the parts inside both; not attention, or the state space, as
+        a whole by itself."""
         whole, *of_attention = super().parts()
         of_mixer = (part.within("mixer", "mixer", None) for part in self.mixer.parts() if part.path)
         return replace(whole, holders=self.first_linears), *of_attention, *of_mixer

@@ -17,7 +17,7 @@ from parallel_core.context import ContextLayout, Ranges, Run, runs
 from parallel_core.messages import Message, message
 
 LOSS_BLOCK = 256
-"""The number of queries whose probabilities exist at once where the indexer's loss is computed."""
+"""The largest number of a sequence's queries whose probabilities exist at once where the indexer's loss is computed."""
 
 
 def loss_blocks(layout: ContextLayout, positions: Ranges) -> list[Run]:
@@ -42,8 +42,8 @@ def exchanged(count: int, micro_batch: MicroBatch) -> Iterator[Message]:
 
 @dataclass(frozen=True)
 class Indexer(Block):
-    """The indexer: queries linear_wq_b of attention's query latent, one key for all heads k_norm(linear_wk), and a
-    weight of each head; all whole on every tensor-parallel rank, as latents are.
+    """The indexer: queries linear_wq_b of attention's query latent (of the hidden states where there is none), one key
+    for all heads k_norm(linear_wk), and a weight of each head; all whole on every tensor-parallel rank.
 
     The plain channels of each head come first, then the rotary ones. `loss_coefficient`: weight of the loss that trains
     the indexer; 0: there is none.
@@ -95,9 +95,9 @@ class Indexer(Block):
             yield from message("cp", "reduce_scatter", size * members, members, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes kept for the backward: of the gradients of its loss, which are computed with the loss (""; 0
-        without a loss), and of k_norm's input ("k_norm"; 0 if linear_wk is frozen without an adapter). Its linears'
-        inputs are counted by attention's projections."""
+        """Path -> bytes kept for the backward: "", of the gradients of its loss, which are computed with the loss (0
+        without a loss); "k_norm", by k_norm (0 if linear_wk is frozen without an adapter). Inputs of its linears are
+        not counted here."""
         queries, keys, weights = self.widths
         width = queries + micro_batch.context.size * keys + weights
         gradient = micro_batch.tokens * width * micro_batch.item_size if self.loss_coefficient else 0
@@ -125,7 +125,7 @@ class SparseAttention(CoreAttention):
     @classmethod
     def of(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> "SparseAttention":
         """Core attention of the configuration's layer with this global number, from 0. sizes: the first fields of
-        `CoreAttention`, in order."""
+        `CoreAttention`, in order, at least those without a default."""
         sparse, layers = config.sparse_attention, config.num_layers + config.multi_token_prediction.depths
         sources = [sparse.chosen_by(layer, config.num_layers) for layer in (number, number + 1)]
         return cls(
@@ -148,8 +148,9 @@ class SparseAttention(CoreAttention):
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Messages of attention and, if it has an indexer of its own, of that and of Ulysses' exchange of its choices.
         With the indexer's loss also two kinds that count as backward's, because a recomputed part's first run does not
-        send them: the gather of attention's keys over the sequence, and for each block of queries (`loss_blocks`) the
-        sum of probabilities over tensor-parallel ranks, whose bytes are the mean over context-parallel ranks."""
+        send them: the gather of attention's keys over the sequence, and for blocks of queries (`loss_blocks`) the sum
+        of probabilities over tensor-parallel ranks, whose bytes are the mean over context-parallel ranks; of these as
+        many blocks count as the rank with the fewest has."""
         yield from super().messages(micro_batch)
         if self.indexer is None:
             return

@@ -1,5 +1,4 @@
-"""The interface of sublayers: blocks between a norm of the residual stream and the addition to it, such as
-attention."""
+"""The interface of sublayers: blocks, such as attention, whose output is added to the residual stream."""
 
 from typing import ClassVar
 
@@ -9,7 +8,8 @@ from parallel_core.recompute.parts import Part
 
 
 class Sublayer(Block):
-    """A mixer of positions, or a feed-forward block: from normed hidden states to the addend of the residual stream."""
+    """A mixer of positions, or a feed-forward block: from hidden states, as a norm gives them if there is one, to those
+    that are added to the residual stream."""
 
     called: ClassVar[str | None] = None
     """The name by which users ask for its parts; None: the name of its field in the layer."""
@@ -23,8 +23,8 @@ class Sublayer(Block):
 
     @property
     def first_linears(self) -> tuple[str, ...]:
-        """Names, in order, of the linears that are the only readers of its input; the first that needs it keeps it.
-        Empty where others read the input, too."""
+        """Names, in order, of linears that read its input, the first of which that needs it keeps it for all readers.
+        Empty where the input is kept elsewhere, as in a mixture of experts."""
         return ()
 
     def kept_for_others(self, micro_batch: MicroBatch) -> int:
@@ -32,5 +32,5 @@ class Sublayer(Block):
         return 0
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed: the whole, and the parts in it, in their order."""
+        """The parts that may be recomputed; unless a subclass says otherwise, the whole alone."""
         return (Part("", holders=self.first_linears, begins=True),)

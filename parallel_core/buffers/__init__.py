@@ -2,7 +2,7 @@
 once, the collectives over groups.
 
 Parameters of one type whose gradients have one type and are summed over one group share a buffer, so that collectives
-reduce whole buckets and one call updates a whole segment. Offsets are elements; a buffer of gradients has the same ones
-as its buffer of parameters. The part that a rank owns - all of a buffer, or with the distributed optimizer its part of
-every bucket - is spans of these offsets.
+reduce whole buckets and one call updates a run of elements. Offsets are elements; a buffer of gradients has the same
+ones as its buffer of parameters. The part that a rank owns - all of a buffer, or with the distributed optimizer its
+part of every bucket - is spans of these offsets.
 """

@@ -30,16 +30,16 @@ class Collective:
 
     def own_part(self, rank: int, size: int) -> Span:
         """The part of the span that member `rank` of a group of `size` has after a reduce-scatter or before an
-        all-gather."""
+        all-gather. Raises AssertionError where `size` does not divide the span."""
         return part_of(self.span, rank, size)
 
 
 def bucket_reductions(
     buffer: int, plan: BufferPlan, bucket: Span, coordinates: Coordinates, *, sharded: bool
 ) -> list[Collective]:
-    """The collectives that sum a bucket's gradients over the replicas, in order; none over a group of one rank. buffer:
-    the index of `plan`. sharded (the distributed optimizer): a reduce-scatter, then a sum of the own part of the rank
-    at `coordinates` over the instances of the optimizer's state; else one all-reduce."""
+    """The collectives that sum the gradients of one of the plan's buckets over the replicas, in order; none over a
+    group of one rank. buffer: the index of `plan`. sharded (the distributed optimizer): a reduce-scatter, then a sum of
+    the own part of the rank at `coordinates` over the instances of the optimizer's state; else one all-reduce."""
     if not sharded:
         return _between_several([Collective(buffer, bucket, plan.replicas)], coordinates)
     (own,) = overlaps([bucket], plan.owned_by(coordinates, sharded=True))
@@ -54,8 +54,9 @@ def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded
     """The sums that follow those over the replicas, on the spans that the rank owns: of gradients that are partial sums
     over some group, and of a tied parameter's gradients over the ranks that have it. None over a group of one rank.
 
-    The ranks of such a group own the same spans: their buffers are laid out alike, or the tied parameter has a bucket
-    of its own. plans: of all buffers of the rank at `coordinates`; sharded: as in `bucket_reductions`.
+    The ranks of such a group own the same elements of these parameters, if with `sharded` a tied parameter has a bucket
+    of its own (`BucketRule.sharded`). plans: of all buffers of the rank at `coordinates`; sharded: as in
+    `bucket_reductions`.
     """
     owned = [plan.owned_by(coordinates, sharded=sharded) for plan in plans]
     sums = [
@@ -81,7 +82,7 @@ def plan_reductions(
 
 
 def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False) -> list[Collective]:
-    """The all-gathers that make parameters whole after an update of the owned ones, a bucket each; none unless
+    """The all-gathers that make parameters whole after an update of the owned elements, a bucket each; none unless
     `sharded`, nor over a group of one rank. plans: of all buffers of the rank at `coordinates`."""
     gathers = [
         Collective(i, bucket, SHARDS_OF_STATES[plan.replicas], "all_gather")

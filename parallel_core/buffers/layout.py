@@ -52,7 +52,7 @@ def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator
 
 @dataclass(frozen=True)
 class Entry:
-    """A parameter's place in its buffer. start: its first element."""
+    """The place in a buffer of the part of a parameter that the rank holds. start: its first element."""
 
     index: int
     """Index of the parameter in the list that `plan_buffers` was given."""
@@ -66,12 +66,12 @@ class Entry:
 
     @property
     def stop(self) -> int:
-        """The element after its last one; what follows up to the next entry is padding."""
+        """The element after its last one; elements between it and the next entry belong to no parameter."""
         return self.start + self.place.size
 
     @property
     def span(self) -> Span:
-        """The elements of the parameter, without the padding behind it."""
+        """The elements from `start` to `stop` - 1."""
         return Span(self.start, self.stop)
 
 
@@ -89,12 +89,12 @@ class Segment(Generic[Treated]):
 
 @dataclass(frozen=True)
 class BucketRule:
-    """The rule that deals parameters into buckets, each of which is reduced by a collective of its own. Alignments are
-    in elements: of the offset of a parameter, and of the size of a bucket."""
+    """The rule that deals parameters into buckets, each of which is reduced on its own. Alignments are in elements: of
+    the offset of a parameter in its bucket, and of the size of a bucket."""
 
     size: int | None = None
-    """Elements from which on a bucket is closed: the parameter that reaches it is its last; None: no bucket is closed
-    for its size."""
+    """Elements of its parameters from which on a bucket gets no further one (they are dealt from the model's last one
+    on); None: no bucket is closed for its size."""
     entry_alignment: int = ALIGNMENT
     bucket_alignment: int = ALIGNMENT
     isolates_shared: bool = False
@@ -123,8 +123,8 @@ class BufferPlan:
     entries: tuple[Entry, ...]
     """The parameters in the order of their offsets."""
     buckets: tuple[Span, ...]
-    """Contiguous spans that cover the buffer; the first one holds the model's last parameters, whose gradients are
-    complete first."""
+    """Contiguous spans that cover the buffer; the first one holds those of its parameters that are last in the
+    model."""
 
     @property
     def size(self) -> int:
@@ -157,12 +157,13 @@ class BufferPlan:
         return tuple(part_of(bucket, rank, size) for bucket in self.buckets)
 
     def owners(self, span: Span, size: int) -> list[int]:
-        """The ranks that own a part of `span`, where `size` ranks share each bucket."""
+        """The ranks, by their numbers in a group of `size` that shares each bucket, that own a part of `span`."""
         parts = {rank: [part_of(bucket, rank, size) for bucket in self.buckets] for rank in range(size)}
         return [rank for rank, owned in parts.items() if overlaps([span], owned)]
 
     def entries_in(self, spans: Sequence[Span]) -> list[tuple[Entry, Span]]:
-        """The parameters that have elements in the spans, in order, once for each span, with the intersection."""
+        """The parameters that have elements in the spans, in the order of offsets, once for each such span, with the
+        intersection."""
         return [(entry, span) for entry in self.entries for span in overlaps([entry.span], spans)]
 
 

@@ -1,10 +1,10 @@
 """Transient memory of ZeRO's stages 2 and 3 ("ZeRO", Rajbhandari et al., 2020), planned before it is allocated.
 
-A bucket is one cell's parameters: the embedding's, a layer's, the final norm's, the head's. Between two cells at work
-the rank keeps only its own part of a bucket: with stage 2 of its gradients, with stage 3 of its parameters, too. While
-its cell is at work a bucket lies whole in a slot, always the same one, so that every parameter and every gradient is a
-fixed view. Neighbours have different slots: one can be at work while the other's gradients leave, or its parameters
-arrive. Parameters that are not gathered again for the backward have a slot for each cell.
+A bucket is the parameters that a buffer has of one cell: the embedding's, a layer's, the final norm's, the head's.
+Apart from slots the rank keeps only its own part of a bucket: with stage 2 of its gradients, with stage 3 of its
+parameters, too. While its cell is at work a bucket lies whole in a slot, always the same one, so that every parameter
+and every gradient is a fixed view. Neighbours have different slots: one can be at work while the other's gradients
+leave, or its parameters arrive. Parameters that are not gathered again for the backward have a slot for each cell.
 
 A parameter that belongs to no cell, and a tied one, which two cells use, stay whole in the buffer, as with stage 1.
 """
@@ -24,8 +24,8 @@ ALTERNATING = 2
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """The slots (memory that buckets take in turns) of a buffer's transient buckets: those that are whole only while
-    their cell, such as a layer, computes."""
+    """The slots (pieces of memory, each for one bucket at a time) of a buffer's transient buckets: those that are whole
+    only part of the time, as while their cell, such as a layer, computes."""
 
     cells: dict[Span, Cell] = field(default_factory=dict)
     """Bucket -> its cell. A bucket that is not here stays whole all the time."""
@@ -37,14 +37,13 @@ class SlotPlan:
     """The number of elements of all slots together."""
 
     def bucket_of(self, span: Span) -> Span | None:
-        """The transient bucket in which a span of the buffer lies; None: the span stays whole all the time."""
+        """The first transient bucket that has elements of a span of the buffer; None: no transient bucket has any."""
         return next((bucket for bucket in self.cells if overlaps([span], [bucket])), None)
 
 
 def slot_of(cell: Cell, cells: int) -> int:
     """The slot of cell `cell` of a rank's `cells`: inner cells have 1 and 0 in turns, the first and the last (of three
-    or more) both 2 (one or two cells: 0 and 1), so that no two neighbouring cells share one. First and last are often
-    the embedding and the head, the largest."""
+    or more) both 2 (one or two cells: 0 and 1), so that no two neighbouring cells share one."""
     is_end = cells > ALTERNATING and cell in (0, cells - 1)
     return ALTERNATING if is_end else cell % ALTERNATING
 
@@ -60,8 +59,9 @@ def _transient_buckets(plan: BufferPlan, keys: Sequence[Cell | None]) -> Iterato
 
 
 def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int, takes_turns: bool = True) -> SlotPlan:
-    """The slots for a buffer whose buckets have one cell each. keys: the cell of each planned parameter. cells: their
-    number on the rank. takes_turns: three slots that cells share (`slot_of`), else one slot for each cell."""
+    """The slots for a buffer whose buckets have parameters of one cell, or of no cell, each. keys: the cell of each
+    planned parameter, None without one. cells: their number on the rank. takes_turns: at most three slots that cells
+    share (`slot_of`), else one slot for each cell."""
     cell_of = dict(_transient_buckets(plan, keys))
     slots = {bucket: slot_of(cell, cells) if takes_turns else cell for bucket, cell in cell_of.items()}
     sizes = [
@@ -130,8 +130,8 @@ def gathered(visits: Iterable[Cell], slots: Mapping[Cell, int]) -> Iterator[Cell
 
 
 class Visits:
-    """The order in which cells are visited, learned from the first micro-batch of a kind (training, evaluation) and
-    followed from then on, to tell which cell comes next."""
+    """The order in which cells are visited, to tell which cell comes next: learned from the first `begin` of a kind, as
+    training or evaluation, to the next `begin`, and used after later ones of that kind."""
 
     def __init__(self) -> None:
         self._orders: dict[Hashable, list[Cell]] = {}
@@ -140,14 +140,15 @@ class Visits:
         self._position = -1
 
     def begin(self, kind: Hashable) -> None:
-        """Begin a micro-batch of this kind, whose order is learned if it is the first."""
+        """Begin a micro-batch of this kind; of the first one of a kind the order in which cells are visited is
+        learned."""
         self._position, self._followed, self._learned = -1, self._orders.get(kind, []), None
         if kind not in self._orders:
             self._learned = self._orders[kind] = []
 
     def enter(self, cell: Cell) -> Cell | None:
-        """Note that a cell is visited, and return the cell that will be visited next; None while the order is being
-        learned, at its end, or where this cell is not the one that was due."""
+        """Note that a cell is visited, and return the one that comes next in the learned order; None while the order is
+        being learned, at its end, or where this cell is not the one that was due."""
         if self._learned is not None:
             self._learned.append(cell)
         self._position += 1

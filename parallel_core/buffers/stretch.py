@@ -61,7 +61,7 @@ class Stretch:
     @cached_property
     def place(self) -> Place:
         """The place in the global array of the smallest box of the rank's array that holds the stretch; elements of
-        that box outside of the stretch have no place."""
+        that box that are padding or outside of the stretch have no place."""
         first, last = self._corners
         pieces = (
             _piece(box, low, high, first)
@@ -78,7 +78,7 @@ class Stretch:
 
     def to_array(self, values: Array) -> Array:
         """The values of the stretch, a vector, as the array that `place` describes; zero where that has other elements.
-        A view of contiguous values where the stretch is whole rows, else a copy."""
+        A view of the values where the stretch is whole rows, else a copy."""
         if self._is_whole_rows:
             return values.reshape(self.place.shape)
         rows, inside = self._empty_rows(values.dtype)
@@ -86,8 +86,8 @@ class Stretch:
         return np.array(rows[inside])
 
     def to_vector(self, array: Array) -> Array:
-        """The values of the stretch, a vector, from the array that `place` describes; a view of a contiguous array
-        where the stretch is whole rows, else a copy."""
+        """The values of the stretch, a vector, from the array that `place` describes. Where the stretch is whole rows
+        and the array contiguous, a view of it."""
         if self._is_whole_rows:
             return array.reshape(-1)
         rows, inside = self._empty_rows(array.dtype)

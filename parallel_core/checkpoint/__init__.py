@@ -5,7 +5,7 @@
         iter_0000300/
             manifest.json                      manifest.py: what the checkpoint holds and where
             mp_rank_TT_PPP[_RRR].safetensors   tensor_file.py: the shards of tensor rank TT on pipeline stage PPP, of
-                                               replica RRR unless that is 0
+                                               replica RRR unless that is 0 (converted: TT is 0, PPP counts files)
 
 Read layout.py first (a shard as boxes of the whole), then writer.py and commit.py, then reader.py. Beside them:
 networks.py (whether two are of one network), lazy.py (tensors that are read when they are wanted), snapshot.py (copies

@@ -1,12 +1,12 @@
 """Atomic publication of directories.
 
 A checkpoint is written into a hidden directory of the same file system and renamed when every byte is on the disk; then
-`latest_checkpointed_iteration.txt` is replaced. A process that dies before that leaves the earlier checkpoint the
+`latest_checkpointed_iteration.txt` is replaced. A process that dies while it writes leaves the earlier checkpoint the
 latest; the next save removes hidden directories that are left, or moves an earlier checkpoint that lies in one back to
 its place.
 
-A run deletes and replaces checkpoints that it has written itself, by the id in the manifest; those of another run are
-moved.
+A run deletes and replaces checkpoints that it has written itself, by the id in the manifest; one of another run that is
+in the way is moved.
 """
 
 import os
@@ -55,8 +55,8 @@ def _sync(path: Path) -> None:
 
 
 def begin(root: Path, iteration: int) -> Path:
-    """Remove leftovers of interrupted saves in `root`, which is made if it is missing, and make the hidden directory
-    that the writers of this iteration fill; its path."""
+    """Remove leftovers of interrupted saves in `root` (`clean`), which is made if it is missing, and make the hidden
+    directory that the writers of this iteration fill; its path."""
     root.mkdir(parents=True, exist_ok=True)
     with suppress(PermissionError):  # the folder above may belong to another user, who lets this one pass but not read
         _sync(root.parent)
@@ -67,8 +67,8 @@ def begin(root: Path, iteration: int) -> Path:
 
 
 def clean(root: Path) -> None:
-    """Remove leftovers of interrupted saves and deletions in `root`; a checkpoint that was moved aside and whose
-    replacement never came goes back to its place."""
+    """Remove leftovers of interrupted saves and deletions in `root`; a checkpoint that `publish` had given a hidden
+    name, and whose replacement never came, gets its own name again."""
     for path in list(root.iterdir()):
         match = _HIDDEN.fullmatch(path.name)
         if _TEMPORARY.fullmatch(path.name):
@@ -139,7 +139,8 @@ def surplus(root: Path, newest: Path, run_id: str, keep: int, retain: int | None
 
 
 def delete(checkpoint: Path) -> None:
-    """Delete a checkpoint's directory, which is renamed first, so that it is no checkpoint once this begins."""
+    """Delete a checkpoint's directory, or the link that it is; it is renamed first, so that it is no checkpoint any
+    more while its files are removed."""
     _remove(checkpoint.rename(_hidden(checkpoint, "deleted")))
 
 
@@ -151,8 +152,8 @@ def is_of(checkpoint: Path, run_id: str) -> bool:
 
 
 def of_runs(root: Path) -> list[Path]:
-    """Paths of what runs, ours or Megatron-LM's, have left in `root`: the tracker file first, the rest (checkpoints,
-    metrics.jsonl, events.jsonl) in alphabetical order; empty if there is no such folder."""
+    """Paths in `root`, by their names: the tracker file first, then checkpoints, ours or Megatron-LM's, metrics.jsonl
+    and events.jsonl in alphabetical order; empty if there is no such folder."""
     found = [path for path in root.iterdir() if _OF_A_RUN.fullmatch(path.name)] if root.is_dir() else []
     return sorted(found, key=lambda path: (path.name != TRACKER, path.name))
 
@@ -203,8 +204,8 @@ def newest_whole(root: Path, besides: Path | None = None) -> Path | None:
 
 
 def another(directory: Path) -> str:
-    """A clause for a user whose checkpoint `directory` is damaged: the newest other one that looks whole, and how to
-    load it, or that there is none."""
+    """A clause for a user whose checkpoint `directory` is damaged: the newest other one beside it that looks whole, and
+    how to load it, or that there is none."""
     other = newest_whole(directory.parent, directory)
     if other is None:
         return f"{directory.parent} holds no other whole checkpoint"
@@ -213,9 +214,9 @@ def another(directory: Path) -> str:
 
 
 def overlooked(root: Path) -> str | None:
-    """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or does not name the one
-    that was published last of those that look whole (a save died before it was named, or the name was changed since).
-    None otherwise, also where the file is damaged, no checkpoint looks whole, or `root` is a checkpoint itself."""
+    """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or names another than
+    the last published of those that look whole. None otherwise, also where the file is damaged or names a checkpoint
+    that is not there, where no checkpoint looks whole, or where `root` is a checkpoint itself."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
         return None
@@ -231,8 +232,8 @@ def overlooked(root: Path) -> str | None:
 
 
 def cannot_write(root: Path, needed: int, error: OSError) -> str:
-    """A sentence for a user whose checkpoint of `needed` bytes on this rank could not be written into `root`: the
-    sizes, and the ways out."""
+    """A sentence for a user whose checkpoint, of which this rank writes `needed` bytes, could not be written into
+    `root`: the error, those bytes and the free ones in MiB, the newest whole checkpoint, and the ways out."""
     sizes = f"this rank writes {needed / 2**20:,.3f} MiB"
     with suppress(OSError):
         sizes += f", {shutil.disk_usage(root).free / 2**20:,.3f} MiB are free"
@@ -258,8 +259,8 @@ def find(root: Path, step: int | None = None) -> Path:
     """The checkpoint that `--load root` means: root itself if it is one, else that of --ckpt-step `step`; without a
     step the one that the tracker file names, or without that file the last published one that looks whole.
 
-    Raises ValueError if there is none, if the file that names the latest is damaged, or if root itself is one of
-    another step.
+    Raises ValueError if there is none, if the file that names the latest cannot be read, or if root itself is one of
+    another step or, with a step, has a manifest that cannot be read.
     """
     if (root / MANIFEST).exists():
         return _of_itself(root, step)

@@ -1,7 +1,6 @@
 """Writing a file past the system's page cache.
 
-A saved checkpoint is not read again soon. To fill the cache with it takes more of a core's time than the rest of a
-save, and memory that a step needs.
+A saved checkpoint is rarely read again soon, and to fill the cache with it takes a core's time and memory.
 """
 
 import errno
@@ -39,7 +38,7 @@ class DirectFile:
         return bool(flag)
 
     def write(self, data: Any) -> None:
-        """Append the bytes of a buffer; those that fill no block wait for the next `write`, or for `finish`."""
+        """Append the bytes of a buffer; those that fill no block wait for a later `write`, or for `finish`."""
         rest = np.frombuffer(data, np.uint8)
         while rest.size:
             part = rest[: BLOCK - self._filled]

@@ -1,4 +1,4 @@
-"""Checks of the folders that --load, --lora-load and --save name, before anything is started."""
+"""Checks of the folders that --load, --lora-load and --save name."""
 
 import os
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from parallel_core.findings import Finding
 
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
-    """Whether the place from which --load reads is this folder, or lies directly in it, as a checkpoint of the folder
-    does; False for None."""
+    """Whether `place`, from which --load reads, or the folder in its path before the last name is this folder, links
+    resolved; False for None."""
     if place is None:
         return False
     return any(each.resolve() == folder.resolve() for each in (Path(place), Path(place).parent))
@@ -22,9 +22,9 @@ def is_inside(place: Path | str | None, folder: Path) -> bool:
 
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
     """The first finding for a run that cannot save into --save as the folder is now: it cannot be written, is itself a
-    checkpoint, or has checkpoints of an earlier run (`earlier_run`) that this run does not go on with.
-    looks_for_others: also if another job on this machine writes there. There is none without --save, nor for a run that
-    does not train (--skip-train)."""
+    checkpoint of ours, or an earlier run with which this one does not go on has saved there (`earlier_run`).
+    looks_for_others: also if another process on this machine writes there. There is none without --save, nor for a run
+    that does not train (--skip-train)."""
     checkpoint = config.training_config.checkpoint
     if checkpoint.output_dir is None or config.training_config.skip_train:
         return
@@ -41,14 +41,15 @@ def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator
 
 
 def in_use(root: Path, by: object) -> Finding:
-    """The finding that the job `by` writes into the folder of --save: two jobs would delete each other's files."""
+    """The finding that another job writes into the folder of --save. by: its text describes that job."""
     fix = f"wait until it has ended, or give another directory; if it is no job of yours, remove {root / lock.LOCK}"
     return Finding("--save", str(root), f"is in use: {by}", fix)
 
 
 def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
     """The finding that an earlier run has saved in the folder of --save, for a run that the caller knows not to go on
-    with that one; none with --overwrite-save, or if nothing but figures and events is there."""
+    with that one; none with --overwrite-save, or if neither a checkpoint's folder (iter_*, release) nor a tracker file
+    is there."""
     there = [path.name for path in commit.of_runs(root) if path.name not in (commit.METRICS, commit.EVENTS)]
     if not there or checkpoint.overwrite_save:
         return
@@ -81,8 +82,9 @@ def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
 
 
 def load_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings for folders of --load and --lora-load that are not there, or are no checkpoint; none for --load at a
-    first start (`is_first_start`), and none for --lora-load without adapters."""
+    """Findings for --load and --lora-load in whose folders `find_checkpoint` finds no checkpoint (--load: of
+    --ckpt-step, and with --enable-hf2mg-convert of HuggingFace's); none for --load at a first start
+    (`is_first_start`), nor for --lora-load without adapters."""
     checkpoint, lora = config.training_config.checkpoint, config.lora_config
     whole = checkpoint.load_checkpoint
     if whole is not None and not is_first_start(Path(whole), checkpoint):

@@ -71,7 +71,7 @@ def problems(folder: Path, model: Model) -> list[str]:
 
 
 def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
-    """Write tensors, by name, as numpy.savez does, one in memory at a time; 16-bit floats as float32."""
+    """Write tensors, by name, into `path` in the format of numpy.savez, one after another; 16-bit floats as float32."""
     with replacing(path) as out, zipfile.ZipFile(out, "w") as archive:
         for name, tensor in tensors.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -79,8 +79,8 @@ def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
 
 
 def inspect(options: argparse.Namespace) -> Iterator[str]:
-    """The lines that the command prints; arrays are written if asked for. Raises ValueError if there is no checkpoint
-    or one that cannot be read, and with --check if a byte is damaged."""
+    """The lines that the command prints; arrays are written if asked for. Raises ValueError if no checkpoint is found
+    or its content is wrong, and with --check if `problems` finds any; OSError if a file cannot be read or written."""
     one, folder = formats.recognise(options.directory, options.source, options.ckpt_step)
     model = formats.read_as_stored(one, folder)
     yield f"{folder}: {one.name} format"
@@ -105,7 +105,8 @@ def inspect(options: argparse.Namespace) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command and return its exit code: 1 after a ValueError of `inspect` or an OSError, else 0."""
+    """Run the command and return its exit code: 0, or 1 after a ValueError or OSError of `inspect`, which is printed.
+    Wrong arguments raise SystemExit."""
     options = parser().parse_args(argv)
 
     def work() -> None:

@@ -38,7 +38,8 @@ def _inside(box: Box, starts: list[int], stops: list[int]) -> tuple[slice, ...]:
 
 
 def cover_problem(shape: tuple[int, ...], boxes: Sequence[Box]) -> str | None:
-    """A clause saying why `boxes` do not cover an array of `shape` exactly once; None if they do."""
+    """A clause saying why `boxes` do not lie in an array of `shape` and cover it exactly once, or that one is at a
+    negative place (`at`) of its shard; None if neither is so."""
     for box in boxes:
         lengths = {len(box.start), len(box.shape), len(box.at), len(shape)}
         inside = len(lengths) == 1 and all(

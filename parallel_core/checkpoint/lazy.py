@@ -70,7 +70,7 @@ class LazyTensor:
         return self.part(Box.alone((first,), (count,)))
 
     def reshaped(self, shape: tuple[int, ...]) -> LazyTensor:
-        """The same values in another shape."""
+        """The same values, in row order, in another shape. Raises AssertionError if that has another size."""
         assert prod(shape) == prod(self.shape), (self.shape, shape)
         return self.changed(shape, lambda array: array.reshape(shape))
 
@@ -93,7 +93,7 @@ class LazyTensor:
         return self if self.shape[0] == length else self.changed((length, *self.shape[1:]), change)
 
     def rows(self, ranges: Iterable[range]) -> LazyTensor:
-        """The tensor's rows at `ranges`, in their order."""
+        """The tensor's rows at `ranges`, one or more and each of step 1, in their order."""
         chosen = list(ranges)
         count = sum(map(len, chosen))
         return self.changed(
@@ -141,11 +141,12 @@ def concatenated(tensors: Sequence[LazyTensor], axis: int = 0) -> LazyTensor:
 
 
 _COMPARED = 1 << 26
-"""The most bytes of each of two tensors that are in memory while they are compared."""
+"""The most bytes of each of two tensors that are compared at once, unless a single row has more."""
 
 
 def same_bits(one: LazyTensor, other: LazyTensor) -> bool:
-    """Whether two tensors have the same shape, type and bits; they are compared some rows at a time."""
+    """Whether two tensors of at least one axis have the same shape, type and bits; they are compared some rows at a
+    time."""
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
     length, *rest = one.shape or (1,)
@@ -167,7 +168,7 @@ def equal_bits(one: Array, other: Array) -> bool:
 
 
 def bytes_of(array: Array) -> Array:
-    """The bytes of an array, uint8 [n], in row order; a view where they are contiguous."""
+    """The bytes of an array, uint8 [n], in row order; a view where they lie so in memory, else a copy."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -216,8 +217,8 @@ def from_bfloat16(bits: Array) -> Array:
 
 
 def rounds_to(main: LazyTensor, weight: LazyTensor) -> bool:
-    """Whether `main`, float32, gives the values of `weight` when it is rounded to the weight's type. 0 and -0 count as
-    equal, a NaN never does."""
+    """Whether `main`, float32, gives the values of `weight` (a float of 16 or 32 bits) when it is rounded to the
+    weight's type. 0 and -0 count as equal; a weight's NaN equals nothing."""
     values = main.read().reshape(weight.shape)
     if weight.dtype == "bfloat16":
         return np.array_equal(from_bfloat16(to_bfloat16(values)), weight.widened())

@@ -1,7 +1,7 @@
 """A lock file that lets one job at a time write into a folder of checkpoints, and names that job.
 
-Whether a holder on the same machine still runs is asked of the system. A holder elsewhere, or in another container,
-shows it by touching the file every few seconds; nobody's clock is compared with another's.
+Whether a holder on the same machine still runs is asked of the system. A holder elsewhere, or in another process
+namespace, shows it by touching the file every few seconds; nobody's clock is compared with another's.
 """
 
 import json
@@ -31,7 +31,7 @@ class InUse(OSError):
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that writes into a folder, as its lock file describes it. job: its name in a scheduler or, without
+    """A process that writes into a folder, as its lock file describes it. job: its id in a scheduler or, without
     one, its parent process, in words; machine: the id of its machine and process namespace; since: local time; token:
     random, of this holder alone."""
 
@@ -40,13 +40,13 @@ class Holder:
     pid: int
     machine: str
     start: str | None
-    """Start time of the process, in its kernel's ticks; None if it was not known."""
+    """Start time of the process, in its kernel's ticks; None if it was not known, empty on a system without /proc."""
     since: str
     token: str
 
     @classmethod
     def this(cls) -> "Holder":
-        """The holder that this process is."""
+        """A description of this process as a holder, each time with a new token and the time of now."""
         named = next((f"{name} {os.environ[name]}" for name in _JOB_VARIABLES if os.environ.get(name)), None)
         pid = os.getpid()
         return cls(
@@ -98,8 +98,8 @@ def read(root: Path) -> Holder | None:
 
 
 def holder(root: Path) -> Holder | None:
-    """The process on this machine that writes into the folder now; None also for a holder elsewhere, which cannot be
-    judged at once."""
+    """The process on this machine, which can be this one, that holds the folder's lock now; None also for a holder
+    elsewhere, which cannot be judged at once."""
     found = read(root)
     return found if found is not None and found.runs_here else None
 
@@ -116,9 +116,9 @@ class FolderLock:
     def take(self, say: Callable[[str], None]) -> None:
         """Take the lock of the folder, which is made if it is not there; nothing to do if this process holds it.
 
-        Raises `InUse` if another job writes there. If the lock names a job elsewhere, which cannot be asked, this waits
-        until that job shows a sign of life (then `InUse`) or has been silent for `SILENCE_SECONDS`. say: prints a line
-        for the user.
+        Raises `InUse` if another process writes there. If the lock names a process elsewhere, which cannot be asked, or
+        cannot be read, this waits until its file is touched (then `InUse`) or removed, or `SILENCE_SECONDS` have passed
+        without that. say: prints a line for the user.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         own = Holder.this()
@@ -140,7 +140,7 @@ class FolderLock:
         threading.Thread(target=self._touch, args=(own, self._released), name="lock", daemon=True).start()
 
     def release(self) -> None:
-        """Remove the lock file, if it was this object that made it."""
+        """Remove the lock file, if this object took the lock and no other has replaced the file since."""
         own, self._own = self._own, None
         self._released.set()
         with suppress(OSError):

@@ -31,7 +31,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A whole tensor that is spread over files."""
+    """Shape and type of a whole tensor, and the shards of it that files hold."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -39,14 +39,14 @@ class StoredTensor:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the shards have as many elements as the whole."""
+        """Whether the shards' boxes have as many elements as the whole."""
         return sum(box.size for shard in self.shards for box in shard.pieces) == prod(self.shape)
 
 
 @dataclass(frozen=True)
 class OptimizerRecord:
-    """The optimizer of which states lie beside the weights: its rule, its steps, and the states' names; tensors are
-    called "<state>.<weight>"."""
+    """The optimizer whose states were saved: its rule, its steps, and the names of states that a weight may have, whose
+    tensors are called "<state>.<weight>"."""
 
     kind: str
     steps: int
@@ -55,26 +55,25 @@ class OptimizerRecord:
 
 @dataclass(kw_only=True)
 class Run:
-    """The point that a run had reached, and everything it needs to go on beside tensors."""
+    """The point that a run had reached, its configuration, and its state that is no tensor."""
 
     iteration: int
     consumed_samples: int
     topology: dict[str, int]
-    """Name of a size (world_size, tp, cp, dp, pp) -> number of ranks."""
+    """Name of a size, such as world_size or tp -> number of ranks."""
     config: dict[str, dict[str, Any]]
     """Section -> option -> value of the configuration."""
     scheduler: dict[str, Any]
     optimizer: OptimizerRecord | None = None
-    """The optimizer's record; None: saved without it (--no-save-optim), or converted from files without it."""
+    """The optimizer's record; None: saved without it (--no-save-optim), or converted without it."""
     rng: dict[str, int] | None = None
-    """The state of random streams; None: saved without it (--no-save-rng), or converted from another tool's files."""
+    """The seed of random streams, under "seed"; None: saved without it (--no-save-rng), or converted."""
     loss_scaler: dict[str, Any] | None = None
-    """The loss scaler's state; None: the run had none, or was saved without its optimizer."""
+    """The loss scaler's state; None: none was saved."""
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of a callback -> its state, plain values."""
     run_id: str | None = None
-    """Id of the run, the same from its first start on through every resumption; None: not written by a run that had
-    one."""
+    """Id of the run, which a run that goes on from the checkpoint keeps; None: not written by a run that had one."""
 
 
 @dataclass(kw_only=True)
@@ -85,16 +84,16 @@ class Manifest(Run):
     files: dict[str, FileRecord] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
     digest: str | None = None
-    """Digest of all other fields, as it was read; None: a manifest written by hand has none."""
+    """Digest of all other fields, as it was read; None: not read from a file, or from one without (made by hand)."""
 
     @property
     def weights(self) -> list[str]:
-        """Global names of the weights, without the optimizer's states."""
+        """Names of the weights: of all tensors but those whose name up to its first dot is an optimizer state's."""
         states = self.optimizer.state if self.optimizer else ()
         return [name for name in self.tensors if name.partition(".")[0] not in states]
 
     def to_json(self) -> str:
-        """The text of the manifest file, which ends with a digest of all before."""
+        """The text of the manifest file, whose last entry is a digest of all others."""
         content = json.loads(as_json(self))
         del content[_DIGEST]
         sections = (content | {_DIGEST: _digest(content)}).items()
@@ -102,15 +101,15 @@ class Manifest(Run):
 
     @property
     def unverified(self) -> list[str]:
-        """Names of files without checksums, in which a changed byte would not be found; the manifest's own among them
-        if it has no digest."""
+        """Names of files whose records have no checksums, so that changed values would not be found; the manifest's own
+        among them if no digest was read from it."""
         bare = [name for name, record in self.files.items() if not record.crc32]
         return bare if self.digest else [MANIFEST, *bare]
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":
-        """The manifest of a checkpoint's directory. Raises ValueError naming the file if it is missing, damaged, of
-        another version, or not possible (`check`)."""
+        """The manifest of a checkpoint's directory. Raises ValueError naming the file if it is missing or not readable,
+        differs from its digest, if it has one, is of another version, or not possible (`check`)."""
         path = directory / MANIFEST
         try:
             content = read_json(plain_file(directory, MANIFEST))
@@ -138,11 +137,12 @@ class Manifest(Run):
             ) from error
 
     def check(self, directory: Path) -> None:
-        """Raise ValueError if the manifest, which can come from anybody, is not possible: a field has a type or value
-        that no run writes, the iteration is not that of the folder's name (iter_*), a file is a link or would lie
-        outside of the directory, a checksum is no number (a file may have none at all), or a tensor is of an unknown
-        type, larger than all files, in a file that is not listed, or not covered exactly once by its shards. Some
-        fields of a wrong type raise TypeError instead."""
+        """Raise ValueError if the manifest, which can come from anybody, has one of these faults: iteration, samples
+        or steps are no counts, another part of the run is of a wrong type (values in tables mostly go unchecked), the
+        iteration is not that of the folder's name (iter_ and at least seven digits), a file is a link or might lie
+        outside of the directory, a checksum is no integer (a file may have none at all), or a tensor is of an unknown
+        type or impossible shape, larger than all files, in a file that is not listed, or not covered exactly once by
+        its shards. Some fields of a wrong type raise TypeError instead."""
         _check_run(self)
         named = re.fullmatch(r"iter_(\d{7,})", directory.name)
         if named and int(named[1]) != self.iteration:
@@ -167,8 +167,8 @@ _DIGEST = "digest"
 
 
 def as_json(record: Any) -> str:
-    """The JSON, in one line, of a dataclass or a table of them, with all that they contain: `asdict` and indentation
-    take several times as long."""
+    """The JSON, in one line, of a dataclass or a table of them, with dataclasses inside as tables of their fields.
+    Raises TypeError for other values that JSON does not have."""
     return json.dumps(record, default=lambda one: {each.name: getattr(one, each.name) for each in fields(one)})
 
 
@@ -196,8 +196,8 @@ def _check_run(run: Run) -> None:
 
 
 def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:
-    """A StoredTensor from its JSON form. Raises ValueError for a box whose numbers are not whole, KeyError for what is
-    missing."""
+    """A StoredTensor from its JSON form; its shape and type are not checked. Raises ValueError for a box whose numbers
+    are no integers, KeyError for a missing entry; an entry of a wrong type may raise TypeError."""
     shards = (Shard(shard["file"], tuple(map(_box_from, shard["pieces"]))) for shard in entry["shards"])
     return StoredTensor(tuple(entry["shape"]), entry["dtype"], tuple(shards))
 
@@ -211,7 +211,7 @@ def _box_from(entry: Mapping[str, Any]) -> Box:
 
 def merge_tensors(parts: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
     """Name -> tensor with the shards of all writers. Raises AssertionError if writers disagree on a tensor's shape or
-    type, or shards are missing."""
+    type, or its shards have fewer or more elements than the whole."""
     merged: dict[str, StoredTensor] = {}
     for part in parts:
         for name, tensor in part.items():

@@ -2,7 +2,7 @@
 
 It is a protocol buffer message. Each tensor is an entry of field 1, with its name (1) and a message (2) of dimensions
 (1), type (2) and values (3); a large one is several entries that follow each other. With its crc_check MindSpore
-appends a checksum, which is passed over here: the manifest has its own.
+appends a checksum, which is not looked at here.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,8 +28,8 @@ _TYPES = {dtype.mindspore: dtype for dtype in DTYPES.values()}
 
 def write_mindspore(path: Path, tensors: Mapping[str, Array | LazyTensor]) -> FileRecord:
     """Write MindSpore's file of these tensors, by name, and bring it to the disk; tensors that are not in memory are
-    read one by one. Returns the file's record for a manifest. Raises ValueError for a type that checkpoints do not
-    hold."""
+    read one by one. Returns the file's record for a manifest. Raises ValueError for a tensor whose type is none of
+    DTYPES."""
     return write_blocks(path, _blocks(as_lazy(tensors)))
 
 
@@ -49,7 +49,8 @@ def _blocks(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, Any]]:
 
 class MindSporeFile(TensorFile):
     """A MindSpore file to read from; only tensors that are asked for are read. Raises ValueError naming the file if it
-    isn't one, or isn't whole."""
+    is missing, isn't one, ends within an entry, or has a name twice or a type that is none of DTYPES; methods raise it
+    for a tensor whose values are too few or too many for its shape."""
 
     kind = "MindSpore"
 
@@ -105,19 +106,20 @@ class MindSporeFile(TensorFile):
 
     def tensor(self, name: str) -> LazyTensor:
         """The tensor of this name, which is read when its values are asked for. Raises KeyError if the file has no
-        such tensor."""
+        such tensor, ValueError as the class says."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy
         return LazyTensor(shape, dtype, lambda: np.array(self._data(begin, end).view(kind)).reshape(shape))
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """A file of tensors to read from: MindSpore's if its name ends in .ckpt, else a safetensors file. Raises ValueError
-    naming the file if it isn't one, or isn't whole."""
+    """A file of tensors to read from: MindSpore's if its suffix is .ckpt, else a safetensors file. Raises ValueError as
+    the two classes do."""
     return MindSporeFile(path) if path.suffix == SUFFIX else TensorFile(path)
 
 
 def write_by_name(path: Path, tensors: Mapping[str, Array | LazyTensor]) -> FileRecord:
-    """Write MindSpore's file if its name ends in .ckpt, else a safetensors file, of these tensors, by name, and bring
-    it to the disk. Returns the file's record for a manifest. Raises ValueError for a type that the file cannot hold."""
+    """Write MindSpore's file if the suffix is .ckpt, else a safetensors file, of these tensors, by name, and bring it
+    to the disk. Returns the file's record for a manifest. Raises ValueError for a tensor whose type is none of
+    DTYPES."""
     return (write_mindspore if path.suffix == SUFFIX else write_tensors)(path, tensors)

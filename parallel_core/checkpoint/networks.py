@@ -36,8 +36,8 @@ class Difference(NamedTuple):
 
 
 def differences(one: AllConfig, other: AllConfig) -> list[Difference]:
-    """The settings in which two configurations describe different networks. A setting that acts in only one of the two
-    is named only if no other differs, since it follows from those."""
+    """The settings of the network in which two configurations differ. Those that act in only one of the two are named
+    only if none that acts in both differs."""
     idle = [without_effect(config, OF_NETWORK, at_any_length=True) for config in (one, other)]
     in_both: list[Difference] = []
     in_one: list[Difference] = []
@@ -56,14 +56,15 @@ def _difference(path: str, one: AllConfig, other: AllConfig) -> Difference:
 
 
 def meant(path: str, config: AllConfig) -> Any:
-    """The value with which the option at `path` acts: the one that counts where none is given, and in one form where it
-    can be said in several; None for an option that is compared by another one's value."""
+    """The value by which two networks are compared in the option at `path`: the option's own, or the one that
+    `_MEANINGS` gives, such as None for an option that is compared by another one's value."""
     name = path.partition(".")[2]
     return _MEANINGS[name](config) if name in _MEANINGS else attrgetter(path)(config)
 
 
 def layers_with_experts(frequency: int | list[int], layers: int) -> list[int]:
-    """For each layer 1 if --moe-layer-freq gives it experts, else 0; a list is copied, whatever its length."""
+    """For each layer 1 if --moe-layer-freq, a number, gives it experts, else 0; of a list a copy, whatever its
+    length."""
     return [int(layer % frequency == 0) for layer in range(layers)] if isinstance(frequency, int) else list(frequency)
 
 
@@ -82,8 +83,7 @@ def layers_with_states(frequency: int | list[int] | None, layers: int) -> list[i
 
 
 def shares_of_all(config: AllConfig) -> bool:
-    """Whether chosen experts are weighed by their share among all experts (softmax before the choice, not normalised
-    after it)."""
+    """Whether --moe-router-pre-softmax is on and the chosen experts' scores are not divided by their sum."""
     moe = config.moe_config
     return moe.moe_router_pre_softmax and not RoutingRule.of(moe).normalize
 
@@ -99,15 +99,15 @@ def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
 
 def scaling(config: AllConfig) -> str | None:
     """The kind of stretching of positions (--rope-scaling-type); None without one, and for yarn or llama3 with a factor
-    of 1 (Megatron's default in latent attention)."""
+    of 1."""
     model = config.model_config
     factors = {"yarn": model.rotary_factor, "llama3": model.rope_scaling.factor}
     return None if factors.get(model.rope_scaling.type or "") == 1 else model.rope_scaling.type
 
 
 def original_length(config: AllConfig) -> int:
-    """The number of positions up to which rotary positions are not stretched: the given one, else Megatron's default
-    for the kind of stretching (8192 of llama3, 4096 of yarn), else --max-position-embeddings."""
+    """The length, in tokens, before rotary positions were stretched: the given one, else Megatron's default for the
+    kind of stretching by `scaling` (8192 of llama3, 4096 of yarn), else --max-position-embeddings."""
     model = config.model_config
     default = ORIGINAL_LENGTHS.get(scaling(config) or "", model.max_position_embeddings)
     return model.rope_scaling.original_max_position_embeddings or default
@@ -131,8 +131,8 @@ def latent_norm_epsilon(config: AllConfig) -> float:
 
 
 def shared_choices(config: AllConfig) -> str:
-    """A letter for each layer: F where its own indexer chooses keys, S where it takes the choice of a layer before
-    it."""
+    """A letter for each layer by the options of sparse attention, in use or not: F where its own indexer chooses keys,
+    S where it takes the choice of a layer before it."""
     sparse = config.model_config.sparse_attention
     return "".join("FS"[sparse.is_shared(layer)] for layer in range(config.model_config.num_layers))
 

@@ -21,8 +21,8 @@ _WIDENED = (*FLOATS, "float64")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Two sizes of a vocabulary: `unpadded`, the number of the tokenizer's ids, and `padded`, the number of rows of the
-    embedding table: that number rounded up, so that tensor-parallel ranks have equally many. None: not known."""
+    """Two sizes of a vocabulary: `unpadded`, the number of ids, and `padded`, the number of rows of the embedding
+    table, padding included. None: not known."""
 
     unpadded: int | None
     padded: int | None
@@ -40,14 +40,15 @@ class CheckpointReader:
         self._vocabulary = vocabulary or self.stored_vocabulary
         self._open = cache(lambda name: open_tensors(directory / name))
         self.notes: list[str] = []
-        """Keys of another tool's settings that are not taken over and may describe the network."""
+        """Notes about another tool's settings that are not taken over and may describe the network; none for our own
+        checkpoint."""
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """Sentences, one for each damaged file: it is missing, has another size, or has other bytes than were written,
-        where the manifest holds its checksums.
+        """Sentences, one for each damaged file: it is missing, has another size, or, where the manifest holds its
+        checksums, is not readable or has other bytes than were written.
 
         Reading everything takes time, so ranks can divide the files: `share` (from 0) of `shares` looks at every
-        `shares`-th file.
+        `shares`-th file, from its number on. Raises OSError for a file that cannot be opened.
         """
         files = list(self.manifest.files.items())[share::shares]
         found = (damage(self.directory / name, record, open_tensors) for name, record in files)
@@ -55,8 +56,8 @@ class CheckpointReader:
 
     @property
     def unverified_files(self) -> list[str]:
-        """Names of files without checksums, in which a changed byte would not be found; none of those that this program
-        writes."""
+        """Names of files without checksums, in which changed values would not be found; the manifest's among them if it
+        has no digest."""
         return self.manifest.unverified
 
     def has(self, name: str) -> bool:
@@ -65,14 +66,15 @@ class CheckpointReader:
 
     def problem(self, name: str, spec: ShardSpec) -> str | None:
         """The sentence of `shape_problem`, or one saying why the files do not hold the tensor `name` as the manifest
-        says; None if it can be read."""
+        says, by their headers; None if there is neither. Values are not read."""
         tensor = self.manifest.tensors.get(name)
         of_storage = None if tensor is None else self._storage_problem(name, tensor)
         return self.shape_problem(name, spec) or of_storage
 
     def shape_problem(self, name: str, spec: ShardSpec) -> str | None:
         """A sentence saying that the tensor `name` is missing from the manifest, does not fit `spec`, or is of no
-        floating-point type; None if it fits. No file is read."""
+        floating-point type; None if it fits. No file is read. A vocabulary's table of as many ids fits if its padding
+        alone differs."""
         tensor = self.manifest.tensors.get(name)
         if tensor is None:
             return f"{name}: the model has it, the checkpoint {self.directory} does not"
@@ -87,28 +89,30 @@ class CheckpointReader:
 
     @property
     def begins(self) -> bool:
-        """Whether the checkpoint is of iteration 0 without an optimizer: weights that no run here has trained."""
+        """Whether the checkpoint is of iteration 0 and without an optimizer."""
         return self.manifest.optimizer is None and self.manifest.iteration == 0
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether the checkpoint is of a run that can go on: it has an optimizer, or an iteration above 0."""
+        """Whether the checkpoint has an optimizer, or an iteration above 0."""
         return not self.begins
 
     @property
     def has_adapters(self) -> bool:
-        """Whether low-rank adapters are stored beside the weights."""
+        """Whether low-rank adapters are stored beside the weights, by the stored configuration."""
         return bool(self.manifest.config.get("lora_config", {}).get("lora_rank"))
 
     @cached_property
     def config(self) -> AllConfig:
         """The configuration of the model that was saved, with its adapters and tokenizer, on one process and without
-        options of its training (`config_for_inference`). Raises ValueError for one that this version does not know."""
+        options of its training (`config_for_inference`). Raises ValueError for an option that this version does not
+        know, or a value that it does not take."""
         return config_for_inference(self.manifest.config)
 
     def settings_problems(self, config: AllConfig) -> list[str]:
         """Sentences, one for each setting of the network in which `config` and the checkpoint's configuration differ;
-        settings that act in only one of the two are told only if no others differ. Raises ValueError as `config`."""
+        settings that act in only one of the two are told only if none that acts in both differs. Raises ValueError as
+        the property `config`."""
         found = differences(config, self.config)
         return [f"{difference}: the checkpoint {self.directory} has {difference.other}" for difference in found]
 
@@ -144,7 +148,8 @@ class CheckpointReader:
         """Write a rank's shard of a tensor, from whatever layout it was saved in, into `out`, of the shard's shape, and
         return `out`. Padding that the checkpoint lacks keeps the values it has in `out`.
 
-        Raises KeyError for a name that the checkpoint lacks, ValueError for a file that cannot be read.
+        Raises KeyError for a name that the checkpoint lacks, ValueError for a file that cannot be read, AssertionError
+        if `out` is not of the shard's shape.
         """
         assert out.shape == place.shape, (name, out.shape, place)
         for shard, copies in _copies(self.manifest.tensors[name], place.boxes):

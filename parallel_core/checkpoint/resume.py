@@ -1,6 +1,6 @@
-"""Comparison of the checkpoint that --load names with the configuration, by its manifest, before anything is started.
+"""Comparison of the checkpoint of ours that --load names with the configuration, by its manifest.
 
-Checkpoints of other tools are compared while they are loaded: their settings take long to read.
+Checkpoints of other tools are not compared here.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,8 @@ _MODEL_FIX = "give the flags of the run that saved it (--use-checkpoint-args tak
 def resume_findings(config: AllConfig) -> Iterator[Finding]:
     """Findings for differences between a sound configuration and the checkpoint of ours that it loads: settings of the
     network and shapes of weights, unless --dist-ckpt-strictness lets these differ, and the schedule of a run that goes
-    on. None about a checkpoint that cannot be read: loading tells that."""
+    on. None about a checkpoint of another tool, or one whose manifest cannot be read or has settings that this version
+    does not take."""
     checkpoint = config.training_config.checkpoint
     reader = _native(config) if checkpoint.load_checkpoint else None
     if reader is None:

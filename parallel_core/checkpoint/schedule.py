@@ -1,5 +1,4 @@
-"""Comparison of a checkpoint's learning-rate and weight-decay schedule with that of the flags; Megatron refuses another
-one."""
+"""Comparison of a checkpoint's learning-rate and weight-decay schedule with that of the flags."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +38,7 @@ _REMEDY = (
 def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: AllConfig) -> list[str]:
     """A sentence for each entry that differs between `then`, the state of the checkpoint's scheduler, and `now`, the
     state by the flags. Compared are the entries that flags give and that `then` has, but for those that neither
-    schedule reads, by its styles (as the length of WSD's fall where both decay otherwise).
+    schedule reads, by its styles or without warmup (as the length of WSD's fall where both decay otherwise).
 
     Empty if --override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler says which state counts. If `then`
     has no schedule: one sentence about that alone, even with these flags. Lengths are told in steps, with

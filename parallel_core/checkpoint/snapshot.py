@@ -29,9 +29,9 @@ class HostMemory:
         self._lock = threading.Lock()
 
     def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, Array]:
-        """Name -> array for the bits of each of `tensors`, of the tensor's shape and not yet filled. Memory held under
-        the same name is reused if shape and type are the same; all other is freed, and a `touch` that still runs
-        stops."""
+        """Name -> array for the bits of each of `tensors`, of the tensor's shape and with any values. Memory held under
+        the same name is reused if shape and numpy type are the same; other memory is no longer held, and a `touch` that
+        still runs stops."""
         wanted = as_lazy({name: tensor.values for name, tensor in tensors.items()})
         with self._lock:
             self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}
@@ -55,8 +55,9 @@ class HostMemory:
 
 
 class Snapshot:
-    """Copies of `tensors`, as they are when this is made, in `memory`: made by the threads that call `copy`, all there
-    after `finish`, until which the tensors must not change."""
+    """Copies of `tensors`, as they are when this is made, in `memory`: made by threads that call `copy` or `finish`.
+    All are there after `finish`, unless a call raised an error; until then the tensors must not change. The next
+    snapshot in `memory` may overwrite the copies."""
 
     def __init__(self, tensors: Mapping[str, LocalTensor], memory: HostMemory) -> None:
         sources, targets = as_lazy({name: tensor.values for name, tensor in tensors.items()}), memory.hold(tensors)

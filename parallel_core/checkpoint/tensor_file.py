@@ -2,7 +2,7 @@
 
 The format: 8 bytes, the header's length, little-endian; the header, JSON of name -> dtype, shape, begin and end in the
 data; the data (https://github.com/huggingface/safetensors). Written here rather than by the package because one pass
-then writes, sums up and syncs without a second copy of the data, and because a file that is cut off is named as that.
+then writes and makes the checksums, and because a file that is cut off is named as that.
 """
 
 import json
@@ -37,14 +37,16 @@ class FileRecord:
     size: int
     """Size of the file in bytes."""
     crc32: dict[str, int] = field(default_factory=dict)
-    """Name of a tensor -> CRC-32 of its bytes, "" -> that of the header; a manifest made by hand may have none."""
+    """Name of a tensor -> CRC-32 of its bytes, "" -> that of the header (.ckpt: of all bytes that are no values); may
+    be empty, as in a manifest made by hand."""
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Array | LazyTensor], metadata: Mapping[str, str] | None = None
 ) -> FileRecord:
     """Write a safetensors file and bring it to the disk; lazy tensors are read one by one. metadata: the header's
-    `__metadata__`. Raises ValueError for a tensor whose type is none of DTYPES."""
+    `__metadata__`. Returns the file's size and checksums. Raises ValueError, before the file is made, for a tensor
+    whose type is none of DTYPES."""
     lazy = as_lazy(tensors)
     values = ((name, bits_of(tensor.read())) for name, tensor in lazy.items())
     return write_blocks(path, chain([("", _header(lazy, metadata))], values))
@@ -73,9 +75,10 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
 
 
 def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]") -> str | None:
-    """A sentence about a file that is missing, unreadable, or differs from its record in size or checksums, with the
-    names of up to five damaged tensors; None if it does not. All bytes are read, but for a record without checksums,
-    where the size alone is compared. opens: the function that opens it, such as `TensorFile`."""
+    """A sentence about a file that is missing, has another size than its record says or, if the record has checksums,
+    is unreadable or has other ones, with the names of up to five damaged tensors; None if nothing is found. opens: the
+    function that opens it, such as `TensorFile`. Raises OSError for a file that cannot be opened (no read
+    permission)."""
     if not path.is_file():
         return f"{path}: missing"
     if path.stat().st_size != record.size:
@@ -99,7 +102,7 @@ def _fetch_ahead(path: Path) -> None:
 
 
 def bits_of(array: Array) -> Any:
-    """The bytes of an array in row order as a buffer; a copy only if they are not contiguous."""
+    """The bytes of an array in row order as a buffer; a copy only if they do not lie so in memory."""
     return bytes_of(array).data
 
 
@@ -134,8 +137,8 @@ def _end(header: Mapping[str, Any]) -> int:
 
 class TensorFile:
     """A safetensors file to read from; only tensors that are asked for are read. Raises ValueError naming the file if
-    it isn't one, or isn't whole; methods raise it for a tensor whose type, shape and place in the header are not
-    possible."""
+    it is missing, isn't one, or isn't whole; methods raise it for a tensor of a type that is not read here, or whose
+    shape does not fit its place."""
 
     kind = "safetensors"
 
@@ -167,8 +170,9 @@ class TensorFile:
         return self._data_start + _end(header)
 
     def changed(self, checksums: Mapping[str, int]) -> list[str]:
-        """Names of the tensors whose bytes have another checksum than in `checksums` (CRC-32, as in `FileRecord`), or
-        are on one side only; "its header" alone if that differs."""
+        """Names, sorted, of the tensors whose bytes have another checksum than in `checksums` (CRC-32, as in
+        `FileRecord`), or that are on one side only; "its header" alone if that differs. Raises ValueError as the class
+        says."""
         header = self._header_checksum()
         if header != checksums.get(""):
             return ["its header"]
@@ -192,7 +196,7 @@ class TensorFile:
         return list(self._entries)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Shape of the tensor `name`; None if the file has none of that name."""
+        """Shape of the tensor `name`; None if the file has none of that name. Raises ValueError as the class says."""
         return self._place(name)[1] if name in self._entries else None
 
     def _place(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
@@ -214,14 +218,14 @@ class TensorFile:
 
     def tensor(self, name: str) -> LazyTensor:
         """The tensor of this name, which is read when its values are asked for. Raises KeyError if the file has no
-        such tensor."""
+        such tensor, ValueError as the class says."""
         dtype, shape, begin, _ = self._place(name)
         return in_file(self.path, self._data_start + begin, shape, dtype)
 
     def array(self, name: str) -> Array:
-        """The values of a tensor as a view of the mapped file, read from the disk when they are touched; bfloat16 as a
-        float32 copy. Raises KeyError if the file has no tensor of this name, ValueError for a tensor of 8 bits, whose
-        values need the scales beside it."""
+        """The values of a tensor, read-only where they are a view of the mapped file, which is read when they are
+        touched; bfloat16 as a float32 copy. Raises KeyError if the file has no tensor of this name, ValueError for a
+        float8 tensor, whose values need the scales beside it, and as the class says."""
         dtype, shape, begin, end = self._place(name)
         if dtype not in DTYPES:
             raise ValueError(f"{self.path}: {name} is {dtype}, an array has {', '.join(DTYPES)}; take its tensor")

@@ -1,7 +1,6 @@
-"""Writing one of our checkpoints: every writer writes one file and a note of the tensors in it; rank 0 makes the
-manifest of the notes.
+"""Writing one of our checkpoints: with each file goes a note of the tensors in it; the manifest is made of the notes.
 
-The notes are files too, so nothing but a barrier is needed between the writers and rank 0.
+The notes are files too, so a barrier is enough between the ranks that write files and the one that makes the manifest.
 """
 
 import json
@@ -34,7 +33,7 @@ prefix stands before them."""
 
 
 class LocalTensor(NamedTuple):
-    """This rank's shard of a tensor: its place in the whole, and its values."""
+    """A shard of a tensor: its place in the whole, and its values."""
 
     place: Place
     values: Array | LazyTensor
@@ -55,8 +54,8 @@ def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
 
 
 def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
-    """Name of a rank's file: tensor-parallel rank and pipeline stage as in Megatron's folders, then `replica`, the
-    rank's number in its dp-cp group, unless that is 0."""
+    """Name of a rank's safetensors file: "mp_rank_", the tensor-parallel rank in two digits, the pipeline stage in
+    three and, unless it is 0, `replica` in three, the rank's number in its dp-cp group."""
     return f"mp_rank_{tensor_rank:02d}_{stage:03d}{f'_{replica:03d}' if replica else ''}.safetensors"
 
 
@@ -70,8 +69,8 @@ class FileNames:
     """The beginning of names (--ckpt-prefix)."""
 
     def of(self, rank: int, place: str, iteration: int) -> str:
-        """The name of a rank's file. place: the rank's entry in `writers`, the name in the safetensors format;
-        iteration: part of the name in MindSpore's format."""
+        """The name of a rank's file. place: the rank's entry in `writers`, the name in the safetensors format without a
+        prefix of its own; iteration: part of the name in MindSpore's format."""
         if self.is_mindspore:
             return f"{self.prefix}_rank_{rank}-0_{iteration}{SUFFIX}"
         return place if self.prefix == PREFIX else f"{self.prefix}_{place}"
@@ -84,16 +83,17 @@ def is_written(spec: ShardSpec, coordinates: Coordinates) -> bool:
 
 
 def is_state_written(spec: ShardSpec, coordinates: Coordinates, *, sharded: bool) -> bool:
-    """Whether the rank at these coordinates writes its optimizer state of a parameter. sharded: each replica has a part
-    of it; then all replicas of the first of --num-distributed-optimizer-instances write."""
+    """Whether the rank at these coordinates writes its optimizer state of a parameter. sharded: replicas have parts of
+    it; then, of the ranks that count it (`is_counted`), those in the first of --num-distributed-optimizer-instances
+    write."""
     if not sharded:
         return is_written(spec, coordinates)
     return is_counted(spec, coordinates) and coordinates.get(INSTANCES_OF_STATES[spec.replicas], (0, 1))[0] == 0
 
 
 def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> None:
-    """Write one writer's file `name`, and the note of the tensors in it, into `partial`, the hidden directory of a
-    checkpoint that is not complete."""
+    """Write one writer's file `name`, and the note of the tensors in it, into `partial`, the directory of a checkpoint
+    that is not complete. Raises ValueError for a tensor whose type is none of DTYPES."""
     stored = {
         key: StoredTensor(tensor.place.spec.shape, str(tensor.values.dtype), (Shard(name, tensor.place.boxes),))
         for key, tensor in tensors.items()
@@ -104,8 +104,8 @@ def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> 
 
 def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:
     """Write the manifest, made of `run` and of the notes that the writers of the files `names` left, remove the notes,
-    and return the manifest. Raises ValueError if a note is missing, AssertionError if shards of a tensor are missing or
-    the notes disagree on its shape or type."""
+    and return the manifest. Raises ValueError if a note is missing, AssertionError if a tensor's shards have fewer or
+    more elements than the whole, or the notes disagree on its shape or type."""
     notes = {name: _note(partial, name) for name in names}
     missing = [name for name, note in notes.items() if not note.exists()]
     if missing:

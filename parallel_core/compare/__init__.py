@@ -1,5 +1,5 @@
-"""The reasons why two runs differ: what a run records of a step, the first difference between two runs' records, and
-the first checkpoint in which their weights differ."""
+"""Comparison of two runs: what a run records of a step, the differences between two records of a step, and the first
+checkpoint in which the runs' weights differ."""
 
 from parallel_core.compare.differences import Difference, differences
 from parallel_core.compare.recorded import RECORD, Step, read_record, write_step

@@ -17,7 +17,8 @@ ONE = {name: (0, 1) for name in ("tp", "ep", "expert-tp", "pp", "dp", "cp")}
 
 
 def whole(reader: CheckpointReader, name: str) -> Array:
-    """A checkpoint's tensor `name`, whole, as float32. Raises KeyError and ValueError as `CheckpointReader.read`."""
+    """A checkpoint's tensor `name`, whole, as float32. Raises KeyError for a name that the checkpoint lacks, and
+    otherwise as `CheckpointReader.read`."""
     shape = reader.manifest.tensors[name].shape
     out = np.empty(shape, np.float32)
     return reader.read(name, place(ShardSpec(shape=shape, name=name), ONE), out)
@@ -25,8 +26,9 @@ def whole(reader: CheckpointReader, name: str) -> Array:
 
 def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference | None:
     """The first weight, in the order of the model, that differs between two runs' checkpoints of a step, or that only
-    one of them has; None if all agree. With `exact` any difference of values counts, without it one that rounding
-    does not explain. Raises ValueError for a folder without a readable checkpoint of the step."""
+    one of them has; None if all agree. With `exact` any difference of float32 values counts, without it one that
+    rounding does not explain; a vocabulary's padding is left out if it differs in size. Raises ValueError for a folder
+    without a checkpoint of the step, ValueError or OSError for one that cannot be read."""
     readers = [open_checkpoint(folder, step) for folder in (one, other)]
     names = [set(reader.manifest.weights) for reader in readers]
     limit = 0.0 if exact else allowed("update", ["float32"], exact) / ROUNDINGS["update"] * ROUNDINGS["gradient"]
@@ -65,9 +67,10 @@ def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
 
 
 def bisected(one: Path, other: Path, exact: bool) -> tuple[list[str], bool]:
-    """(lines to print about the first checkpoint in which the weights of two runs' folders differ, whether any differ);
-    all later ones are taken to differ, too. exact: as for `first_weight`. Raises ValueError where no step's checkpoint
-    is in both folders or one cannot be read, OSError for a folder that is missing."""
+    """(lines to print about the first checkpoint in which the weights of two runs' folders differ, whether the last
+    one's do); all later ones are taken to differ, too. Checkpoints that are not whole are left out. exact: as for
+    `first_weight`. Raises ValueError where no step's checkpoint is in both folders, ValueError or OSError for a folder
+    or file that cannot be read."""
     steps = sorted({*commit.steps(one)} & {*commit.steps(other)})
     if not steps:
         raise ValueError(f"{one}, {other}: have no checkpoint of the same step; save both with one --save-interval")

@@ -1,6 +1,5 @@
 """The first differences of two runs' steps, in the order in which a step computes: weights, data, activations, loss,
-gradients, norm and rates, updates. A difference is one that rounding in the runs' types does not explain or, if
-exactness is asked for, any."""
+gradients, norm and rates, updates."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ FEWER = 8
 """Divisor of `ROUNDINGS` for 16-bit types, where they count epsilons of that type: its sums are made in float32."""
 NEGLIGIBLE = 1e-4
 """The share of the largest norm among the gradients, or updates, below which another's is zero but for rounding, such
-as those of keys' biases: distances are relative to it at least."""
+as those of keys' biases: unless exactness is asked for, their distances are relative to it at least."""
 SAME = {True: "and nothing differs", False: "as far as rounding tells"}
 """Whether any other bit is a difference (--exact) -> the words behind runs or weights that are called the same."""
 EXACT = ("lr", "weight_decay", "loss_scale", "skipped")
@@ -40,10 +39,10 @@ class Difference(NamedTuple):
     micro_batch: int | None
     """Number of the micro-batch within the global batch, for data and activations; else None."""
     distance: float
-    """Norm of the difference over the norm of the other run's figure, at least `NEGLIGIBLE` of the largest one's for
-    gradients and updates; infinite for data, and where shapes differ or only one run has it."""
+    """Relative distance (`distance`): of a parameter's kept entries or, if larger, of its norms. Infinite for data, and
+    where only one run has the parameter."""
     allowed: float
-    """The distance that rounding explains; 0: any distance counts."""
+    """The largest distance that is no difference; 0: any distance counts."""
     detail: str = ""
     """More about the difference, for messages."""
 
@@ -66,8 +65,8 @@ def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
 
 def differences(step: int, one: Step, other: Step, exact: bool = False) -> Iterator[Difference]:
     """The differences of two runs' records of a step, only the first of each kind, in the order of the computation;
-    what only one of them has is not compared. With `exact` any difference counts, without it one that rounding does not
-    explain; the figures of `EXACT` may always be 1e-12 of their size apart."""
+    what only one of them has is not compared. With `exact` any difference of what is recorded counts, without it one
+    that rounding does not explain; the figures of `EXACT` may always be 1e-12 of their size apart."""
     types = [one.dtype, other.dtype]
     kinds = (
         _parameters("weight", step, one.before, other.before, types, exact, backwards=False),
@@ -88,8 +87,9 @@ def _updates(step: Step) -> dict[str, Sample]:
 
 
 def distance(one: Array, other: Array, least: float = 0.0) -> float:
-    """norm(one - other) / max(norm(other), least), norms over all entries; infinite for different shapes, for arrays
-    with infinities or NaNs that are not equal throughout, and where that divides by 0, unless the arrays are equal."""
+    """norm(one - other) / max(norm(other), least), norms over all entries, the latter in the type of `other`. Infinite
+    for different shapes, for arrays with infinities or NaNs that are not equal throughout, and where that divides by 0,
+    unless the arrays are equal."""
     if one.shape != other.shape:
         return math.inf
     apart = one.astype(np.float64) - other
@@ -144,8 +144,9 @@ def _parameters(
 
 
 def place_in_model(name: str) -> tuple[int, list[tuple[int, int | str]]]:
-    """A key that sorts global names of parameters, or of cells, as the model computes: embeddings, layers by number,
-    the last norm, multi-token prediction, the head, any others."""
+    """A key that sorts global names of parameters, or of cells, by their place in the model: embeddings, layers by
+    number, the last norm, multi-token prediction, the head, any others. Within a layer the first norm and attention
+    stand before the second norm and the feed-forward block."""
     begins = ("embedding", "decoder.layers", "decoder", "mtp", "output_layer")
     rank = next((number for number, begin in enumerate(begins) if name.startswith(begin)), len(begins))
     parts = {"input_layernorm": 0, "self_attention": 1, "pre_mlp_layernorm": 2, "mlp": 3}

@@ -34,7 +34,7 @@ OF_PARAMETERS = ("gradient", "before", "after")
 
 @dataclass
 class Step:
-    """The recorded figures and samples of one step of a run."""
+    """The recorded figures, tokens and samples of one step of a run."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     """Name (loss, grad_norm, lr, ...) -> figure of the whole step."""
@@ -91,13 +91,13 @@ def write_step(
 
 
 def recorded_steps(folder: Path) -> list[int]:
-    """The steps of which `folder` has a record, ascending."""
+    """The steps, ascending, of the records in `folder`, by the names of their folders; empty if it does not exist."""
     return sorted(int(path.name[5:]) for path in folder.glob("step_*") if path.name[5:].isdigit())
 
 
 def read_record(folder: Path, step: int) -> Step:
     """The record of a step below `folder` (`step_folder`), put together from the ranks' files in it; its `previous` is
-    empty. Raises ValueError if step.json is missing or damaged, or a rank's file is damaged or lacks positions or
+    empty. Raises ValueError if step.json is missing, a file is cut off, or a rank's file lacks positions or
     [norm, digest] of an array in it; a rank's file that is missing is not noticed."""
     place = step_folder(folder, step)
     try:

@@ -23,7 +23,7 @@ _OWN = ("training_config.output_dir",)
 class ComparedRun:
     """A run to compare, read from `folder`: an output folder, or a case recorded of Megatron (with curve.json). It has
     steps by number from 1, and as tables of path -> text its `settings` (the configuration) and `environment`, empty
-    where the folder does not have them. Raises OSError or ValueError for a case whose files cannot be read."""
+    where the folder does not have them. Raises OSError or ValueError for a file that cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class ComparedRun:
 
     @property
     def recorded(self) -> list[int]:
-        """The steps of which activations, gradients or weights are recorded, ascending."""
+        """The steps, ascending, that are recorded with more than logged figures; of a case the first and the last."""
         return sorted(self._recorded)
 
     def figures(self, step: int) -> Step:
@@ -59,7 +59,7 @@ class ComparedRun:
     def step(self, step: int) -> Step:
         """The figures of step `step`, with activations, gradients and weights where they are recorded; with
         `previous` only if the record has no weights from before the step, and the record that was read last is that of
-        step - 1. Raises ValueError for a run's record that is damaged."""
+        step - 1. Raises ValueError as `read_record`, for a case as `numpy.load`."""
         if step not in self._recorded:
             return self.figures(step)
         found = self._case_step(step) if self._is_case else read_record(self._recorded[step], step)
@@ -123,15 +123,15 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apart(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """ "path: one | other" for each path, but for output folders, that both tables have with different values."""
+    """ "path: one | other" for each path, but for that of --save, that both tables have with different values."""
     both = [path for path in one if path in other and path not in _OWN]
     return [f"{path}: {one[path]} | {other[path]}" for path in both if one[path] != other[path]]
 
 
 def first_differences(one: ComparedRun, other: ComparedRun, exact: bool) -> list[Difference]:
-    """The differences of the first step, of those that both runs have, in which there are any; empty if there is none.
-    With `exact` any difference counts, without it one that rounding does not explain; the figures of
-    `differences.EXACT` may always be 1e-12 of their size apart."""
+    """The `differences` (with `exact`) of the first step, of those that both runs have, in which there are any; empty
+    if there is none. Steps that one run has not recorded are compared by their logged figures. Raises as
+    `ComparedRun.step`."""
     for step in sorted({*one.steps} & {*other.steps}):
         is_recorded = step in one.recorded and step in other.recorded
         pair = (one.step(step), other.step(step)) if is_recorded else (one.figures(step), other.figures(step))

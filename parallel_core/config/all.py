@@ -113,16 +113,16 @@ class AllConfig(Sections):
 
     @property
     def overlaps_experts(self) -> bool:
-        """Whether tokens travel to their experts while another micro-batch computes (combined 1F1B)."""
+        """Whether tokens are to travel to their experts while another micro-batch computes: in schedules that pair a
+        forward with another's backward (`PAIRED`)."""
         moe, size = self.moe_config, self.parallel_config.expert_model_parallel_size
         travel = moe.num_experts is not None and size > 1
         return moe.overlap_moe_expert_parallel_comm and travel and not self.against_pairs
 
     @property
     def takes_turns(self) -> bool:
-        """Whether the two computations of a pair, one micro-batch's forward and another's backward, run side by side on
-        a stage and take turns: in the schedule combined-1f1b, or where tokens travel meanwhile
-        (`overlaps_experts`)."""
+        """Whether the two computations of a schedule's pair, one micro-batch's forward and another's backward, run side
+        by side on a stage and take turns: in the schedule combined-1f1b, or with `overlaps_experts`."""
         return self.overlaps_experts or self.parallel_config.pipeline_schedule == COMBINED
 
     def _smallest_round(self) -> int:
@@ -141,8 +141,8 @@ class AllConfig(Sections):
             self.training_config.training_iters = sizes.steps(samples) if sizes.is_sound else 1
 
     def train_for(self, iterations: int) -> None:
-        """Set the number of iterations, where epochs left it open until the data were there, also as the length of the
-        decay if none was given, and check the rules again.
+        """Set the number of iterations, which epochs leave open until the data are there, also as the length of the
+        decay if that is not set yet, and check the rules between sections again.
 
         Raises `ConfigError` if other options do not fit this number of iterations.
         """
@@ -157,8 +157,8 @@ class AllConfig(Sections):
 
 
 def required_to_train(config: AllConfig) -> Iterator[Finding]:
-    """A finding for each of these options that is missing: the learning rate, and the length, which a run that only
-    evaluates (--skip-train) does not need. Epochs may leave the number of iterations to the data."""
+    """A finding for each of these that is missing: the learning rate, and a length of at least one step, which a run
+    that only evaluates (--skip-train) does not need. Epochs may leave the number of iterations to the data."""
     training = config.training_config
     if config.optimizer_config.learning_rate is None:
         yield Finding("--lr", None, "must be given", "add it")

@@ -14,12 +14,13 @@ from parallel_core.findings import ConfigError, Finding
 
 
 class Unjudged(Exception):
-    """The exception that ends a rule which reads a value that is wrong or not known (`Unknown`); `judge` catches it."""
+    """The exception that ends a rule, or the derivation of a value, which reads a value that is wrong or not known
+    (`Unknown`); `judge` and `Config.fill` catch it."""
 
 
 class Unknown:
-    """A value that is refused, or not known yet, while errors are gathered: to compare it, compute with it, write it as
-    text or go through it raises `Unjudged`."""
+    """A value that is refused, or not known yet, while errors are gathered: to compare it, compute with it by
+    + - * / // %, convert it by bool, int, float or str, index it or go through it raises `Unjudged`."""
 
     def _unjudged(self, *_: Any) -> Any:
         raise Unjudged
@@ -86,7 +87,7 @@ def option(
     rounding or layout.
 
     A field that defaults to None may be None whatever its annotation says. If the annotation has no None, the field is
-    derived from other fields, and has its annotated type once the config is built.
+    derived from other fields, or demanded by a rule where it is needed.
     """
     metadata = {
         "flag": flag,
@@ -186,12 +187,11 @@ class Config:
         complain(judge((type(self).rules,), self))
 
     def derive(self) -> None:
-        """In a subclass: fill the fields whose default follows from other fields, each by `fill`, then adjust those
-        that do not fit. Here: nothing."""
+        """In a subclass: set fields that follow from others. Here: nothing."""
 
     def fill(self, name: str, value: Callable[[], Any]) -> None:
-        """Give field `name` the value that `value()` derives, if it is None; `Unknown` if that reads a value that is
-        wrong or not known."""
+        """Give field `name`, if it is None, the value that `value()` returns, or `Unknown` if that reads a value that
+        is wrong or not known."""
         if getattr(self, name) is None:
             try:
                 setattr(self, name, value())
@@ -199,7 +199,7 @@ class Config:
                 setattr(self, name, Unknown())
 
     def rules(self) -> Iterable[Finding]:
-        """In a subclass: findings about fields of this section that do not go together. Here: none."""
+        """In a subclass: findings of the section's own rules. Here: none."""
         return ()
 
     def breaks(self, name: str, rule: str, fix: str = "change one of them", value: Any = None) -> Finding:
@@ -219,7 +219,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Options by the names under which users know them: those of concerns, and those that siblings show, among the
-        section's own, sections inside as dictionaries. A value that is refused or not known yet is None."""
+        section's own, sections inside as dictionaries. A value that is refused or not known yet is None. A section
+        whose siblings show options must be part of an `AllConfig`."""
         plain: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -252,7 +253,8 @@ def _plain(value: Any) -> Any:
 
 
 def section(cls: type[Config]) -> Any:
-    """Make a config class with fields that are concerns or siblings: a dataclass that also shows their options.
+    """Make a config class with fields that are concerns or siblings: a dataclass that also has the concerns' options,
+    as attributes and arguments, and those that siblings show, as attributes.
 
     The project's own code names the concern (`training_config.precision.bf16`), which is what type checkers see; users'
     scripts and files may leave it out (`training_config.bf16`).

@@ -86,6 +86,6 @@ class CheckpointConfig(Config):
 
     @property
     def begins_anew(self) -> bool:
-        """Whether only the weights of a checkpoint are taken, while iteration, optimizer, schedule and data begin
-        anew."""
+        """Whether options ask for only the weights of a checkpoint, while iteration, optimizer, schedule and data begin
+        anew; without them, too, a checkpoint may hold weights alone."""
         return self.finetune or self.resume_training is False

@@ -33,7 +33,7 @@ class CompressedAttentionConfig(Config):
 
     @property
     def enabled(self) -> bool:
-        """Whether layers have compressed attention: all have it, or none."""
+        """Whether the model has compressed attention (--compress-ratios)."""
         return self.ratios is not None
 
     def ratio(self, layer: int) -> int:

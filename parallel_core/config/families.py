@@ -195,19 +195,20 @@ class SparseAttentionConfig(Config):
 
     @property
     def enabled(self) -> bool:
-        """Whether queries attend only to keys that an indexer chooses."""
+        """Whether `variant` is dsa."""
         return self.variant == "dsa"
 
     def is_shared(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, uses the keys that an earlier layer's indexer chose."""
+        """Whether, in sparse latent attention, the decoder's layer of this number, from 0, uses the keys that an
+        earlier layer's indexer chose; for multi-token prediction's layers see `chosen_by`."""
         if self.index_topk_pattern is not None:
             return self.index_topk_pattern[layer] == "S"
         return max(layer + 1 - max(self.dsa_indexer_skip_topk_offset, 1), 0) % self.dsa_indexer_topk_freq != 0
 
     def chosen_by(self, layer: int, layers: int) -> int:
-        """The global number of the layer whose indexer chooses the keys of layer `layer` (both from 0). Layers from
-        `layers` on are multi-token prediction's: with --index-share-for-mtp-iteration the first of them chooses for
-        all, else each for itself."""
+        """The global number of the layer whose indexer chooses, in sparse latent attention, the keys of layer `layer`
+        (both from 0). Layers from `layers` on are multi-token prediction's: with --index-share-for-mtp-iteration the
+        first of them chooses for all, else each for itself."""
         if layer >= layers:
             return layers if self.index_share_for_mtp_iteration else layer
         while self.is_shared(layer):

@@ -10,7 +10,8 @@ from parallel_core.numerics.float8_recipes import FORMATS, SCALINGS, Recipe
 
 @dataclass(kw_only=True)
 class Float8Config(Config):
-    """Options that round linears' operands to 8 bits, for studies of the numerics: products are those of float32."""
+    """Options that round linears' operands to 8 bits, for studies of the numerics: products are those of float32. They
+    act only with --fp8-simulate."""
 
     fp8_simulate: bool = option("--fp8-simulate", False, of="run")
     """Round the operands of linears' products to the values of --fp8-format."""

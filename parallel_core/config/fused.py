@@ -19,8 +19,8 @@ SWITCH_OF = {"weighted_activation": "bias_activation"}
 class FusedOperators:
     """Operators, by the kernels' names, that run by the device's fused operator where there is one.
 
-    A device without the fused operator computes the same: attention in blocks, which keep little for the backward,
-    the others as without the switch. Raises AssertionError for an operator that has no switch (`NAMES`).
+    A device without the fused operator computes the same but for rounding. Raises AssertionError for a name that is not
+    among `NAMES`.
     """
 
     operators: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class FusedOperators:
         assert not unknown, f"no switch for {unknown}"
 
     def has(self, operator: str) -> bool:
-        """Whether the operator's switch is on."""
+        """Whether the operator's switch is on; False for an operator without one."""
         return SWITCH_OF.get(operator, operator) in self.operators
 
     def __str__(self) -> str:

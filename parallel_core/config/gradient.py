@@ -19,13 +19,13 @@ class GradientConfig(Config):
     ("ZeRO", 2020)."""
 
     accumulate_allreduce_grads_in_fp32: bool = option("--accumulate-allreduce-grads-in-fp32", False)
-    """Add up and reduce gradients in float32, whatever the type of the weights."""
+    """Add up and reduce gradients in float32, as those of bfloat16 weights are without --grad-reduce-in-bf16."""
     grad_reduce_in_bf16: bool = option("--grad-reduce-in-bf16", False)
     """Add up and reduce gradients of bfloat16 weights in bfloat16, not in float32."""
     communication_data_type: str | None = option("--communication-data-type", None, choices=("fp32", "bf16", "fp16"))
     """Type in which gradients are sent between data-parallel ranks; the one that they are added up in if not given."""
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
-    """Reduce gradients in buckets. Switched off, they are reduced as one, after the last backward."""
+    """Reduce gradients in buckets. Switched off, those of each buffer are reduced at once, after the last backward."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
     """Number of elements of gradients in one bucket; if not given max(40,000,000, 1,000,000 x data-parallel size). With
     --overlap-grad-reduce later pipeline stages have one bucket a chunk."""
@@ -85,7 +85,9 @@ class GradientConfig(Config):
         return BucketRule.sharded(replicas, size, *((MEM_ALIGN,) if self.enable_mem_align else ()))
 
     def overlaps_on(self, coordinates: Coordinates) -> bool:
-        """Whether the rank at these coordinates reduces buckets while its backward runs."""
+        """Whether --overlap-grad-reduce acts on the rank at these coordinates: with --delay-grad-reduce on the first
+        pipeline stage alone. ZeRO stages 2 and 3, which reduce gradients during the backward anyway, are not
+        regarded."""
         return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:

@@ -1,5 +1,5 @@
-"""Stacks of layers whose parts are given by a letter for each layer: state spaces, attention, feed-forward blocks,
-experts."""
+"""Options and patterns of stacks whose layers have the parts that a letter for each gives: state spaces, attention,
+feed-forward blocks, experts."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ class HybridConfig(Config):
 
     def kind(self, layer: int) -> str | None:
         """The letter of the layer of this global number, from 0; layers beyond the last have its letter. None: there is
-        no pattern."""
+        no pattern. Raises IndexError for an empty pattern."""
         pattern = self.layer_pattern
         return None if pattern is None else pattern[min(layer, len(pattern) - 1)]
 
@@ -60,8 +60,8 @@ class HybridConfig(Config):
 
 
 def spread(layers: int, attention: float, mlp: float) -> str:
-    """A pattern of `layers` letters with these shares of attention and feed-forward blocks at even distances: attention
-    between equal runs of the others, feed-forward blocks behind equal runs of state spaces (Megatron's rule)."""
+    """A pattern of `layers` letters: state spaces, over which first attention and then feed-forward blocks are spread
+    evenly (Megatron's rule). attention, mlp: their shares of the layers, which rounding may miss."""
     pattern = [MAMBA] * layers
     count = round(layers * attention)
     _place(pattern, ATTENTION, (layers - count) / (count + 1))

@@ -15,7 +15,8 @@ class HyperConnectionsConfig(Config):
     streams: int = option("--hc-mult", 4, at_least=1)
     """Number of residual streams."""
     iterations: int = option("--hc-sinkhorn-iters", 20, at_least=1)
-    """Times that rows and columns of the weights between streams are divided by their sums in turn."""
+    """Times that the rows of the weights between streams, at first by softmax, and then their columns are divided by
+    their sums."""
     epsilon: float = option("--hc-eps", 1e-6, above=0)
     """Added to the weights that blocks read with, to the weights between streams, and to the sums that divide these."""
     initial_scale: float = option("--mhc-init-gating-factor", 0.01, at_least=0, of="run")

@@ -77,7 +77,8 @@ class LogConfig(Config):
             yield Finding("--wandb-project", self.wandb_project, "needs a name of the run", "add --wandb-exp-name")
 
     def writers(self, output: str) -> list[WriterPlan]:
-        """The back ends that curves are written to. output: the directory of the run's files."""
+        """The back ends that the options ask to write curves to. output: the directory of the run's files, for those
+        that have no folder of their own."""
         plans = []
         if self.tensorboard_dir:
             options = {"log_dir": self.tensorboard_dir, "queue_size": self.tensorboard_queue_size}

@@ -15,8 +15,7 @@ _KEYS: dict[str, Any] = {"cell": str, "rank": int, "alpha": (int, float)}
 
 @dataclass(kw_only=True)
 class LoraConfig(Config):
-    """Options of low-rank adapters: their rank, scale and places. With rank 0 there are none, and all weights are
-    trained."""
+    """Options of low-rank adapters: their rank, scale and places. With rank 0 there are none."""
 
     lora_rank: int = option("--lora-r", 0, at_least=0)
     """Rank of an adapter; 0: there are no adapters."""
@@ -27,11 +26,11 @@ class LoraConfig(Config):
     target_modules: list[str] | None = option("--lora-target-modules", None)
     """Names of the linears that get an adapter: the end of a path in the model, or a regular expression for it."""
     cells: list[dict[str, Any]] | None = option("--lora-target-cells", None)
-    """Adapters with a rank and scale of their own: {cell: name as in `target_modules`, rank, alpha}; the first that
-    fits counts."""
+    """Rank and scale of the adapters at some of the linears that `target_modules` names: {cell: name as there, rank,
+    alpha}; the first that fits counts."""
     qlora: bool = option("--qlora", False)
-    """Round the weights of layers' linears to NF4 (QLoRA, Dettmers et al., 2023) before the first step; they are kept,
-    and saved, in their own type all the same."""
+    """Round the weights of column- and row-parallel linears and of experts to NF4 (QLoRA, Dettmers et al., 2023) before
+    the first step; they are kept, and saved, in their own type all the same."""
     lora_load: str | None = option("--lora-load", None)
     """Checkpoint from which a run that begins takes its adapters; none: from --load, or new ones where that has
     none."""
@@ -58,7 +57,7 @@ class LoraConfig(Config):
         return self.lora_rank > 0
 
     def trains(self, spec: ShardSpec) -> bool:
-        """Whether a parameter is trained: with adapters only theirs are."""
+        """Whether the options let a parameter be trained: with adapters only theirs, else each."""
         return not self.use_lora or spec.role == "adapter"
 
     def adapter_of(self, path: str) -> tuple[int, float] | None:
@@ -71,7 +70,7 @@ class LoraConfig(Config):
 
 def names(pattern: str, path: str) -> bool:
     """Whether a pattern of --lora-target-modules matches a whole path in the model, or its end behind a dot. Raises
-    re.error for a pattern that is no regular expression."""
+    re.error if the pattern does not compile as a part of a regular expression."""
     return _compiled(pattern).fullmatch(path) is not None
 
 

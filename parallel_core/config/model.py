@@ -45,13 +45,13 @@ class FlashAttentionConfig(Config):
 
     @property
     def has_band(self) -> bool:
-        """Whether the operator reads `pre_tokens`, in modes 0 and 4; in other modes its mask is causal."""
+        """Whether `sparse_mode` is one that reads `pre_tokens`: 0 or 4."""
         return self.sparse_mode in (0, 4)
 
 
 @section
 class ModelConfig(Config):
-    """Options of the transformer's shape, numerics and initialisation; in an `AllConfig` the section also has the other
+    """Options of the transformer's shape, numerics and initialisation. In an `AllConfig` the section also has the other
     sections as attributes."""
 
     vocab_size: int = option(
@@ -265,8 +265,8 @@ class ModelConfig(Config):
 
     @property
     def initial_std(self) -> float:
-        """Standard deviation of initial weights of matrices between embedding and output layer, which output
-        projections divide further."""
+        """Standard deviation of the normal initial weights of linears between embedding and output layer:
+        --init-method-std over the root of mu-P's width multiplier. The model's row-parallel ones divide it further."""
         return self.init_method_std / sqrt(self.optimizer_config.width_multiplier)
 
     @property
@@ -277,7 +277,8 @@ class ModelConfig(Config):
 
     @property
     def fused_operators(self) -> FusedOperators:
-        """The operators that are asked for as the device's fused ones, among those that the model has."""
+        """The operators that the options ask for as the device's fused ones: rotary positions only where there are any,
+        activations only if they are swiglu. With them, the order of dimensions that fused attention takes."""
         switches = {
             "attention": self.use_flash_attention,
             "rotary": self.apply_rope_fusion and self.rotates,
@@ -289,12 +290,12 @@ class ModelConfig(Config):
 
     @property
     def has_delta_nets(self) -> bool:
-        """Whether the variant of attention in some layers is the gated delta net."""
+        """Whether --experimental-attention-variant is gated_delta_net."""
         return self.sparse_attention.variant == "gated_delta_net"
 
     @property
     def has_lightning_attention(self) -> bool:
-        """Whether the variant of attention in some layers is lightning attention."""
+        """Whether --experimental-attention-variant is lightning_attention."""
         return self.sparse_attention.variant == "lightning_attention"
 
     def shares_keys(self, layer: int) -> bool:
@@ -304,8 +305,8 @@ class ModelConfig(Config):
 
     @property
     def rounds_weights(self) -> bool:
-        """Whether weights of linears other than experts' are rounded to MXFP4 where they are multiplied
-        (--qat-scheme)."""
+        """Whether weights of column- and row-parallel linears are rounded to MXFP4 where they are multiplied. Experts'
+        are with any --qat-scheme."""
         return self.training_config.precision.qat_scheme == "w4a16-mxfp4"
 
     @property
@@ -316,21 +317,21 @@ class ModelConfig(Config):
     @property
     def rotating_share(self) -> float:
         """The share of a head's channels, or of latent attention's positional ones, that rotate: --rotary-percent, but
-        1 for latent attention with --rope-scaling-type, as in Megatron's yarn."""
+        1 for latent attention whose positions are stretched (`rope_scaling.type` is not None)."""
         stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
         return 1.0 if stretched else self.rotary_percent
 
     @property
     def rotary_factor(self) -> float:
-        """Factor by which rotary positions are stretched. Latent attention has a factor of its own, which acts on its
-        scores with any kind of rotary positions, as in Megatron."""
+        """The factor of the options that stretch rotary positions, also where `rope_scaling.type` does not stretch by
+        it: latent attention's own (--rotary-scaling-factor), else --rope-scaling-factor."""
         if self.multi_latent_attention.enabled:
             return self.multi_latent_attention.rotary_scaling_factor
         return self.rope_scaling.factor
 
     @property
     def residual_width(self) -> int:
-        """Width of a token's residual stream, or of several streams together, which pipeline stages send each other."""
+        """Width of a token's residual stream, or of all its streams together with --enable-mhc."""
         return self.hidden_size * (self.hyper_connections.streams if self.hyper_connections.enabled else 1)
 
     @property
@@ -340,8 +341,8 @@ class ModelConfig(Config):
 
     @property
     def gated_linear_unit(self) -> bool:
-        """Whether the feed-forward block's first linear gives twice as many features, one half of which gates the
-        other."""
+        """Whether the feed-forward block's first linear gives twice as many features as its second takes, one half of
+        which gates the other."""
         return ACTIVATIONS[self.hidden_act].gated
 
 

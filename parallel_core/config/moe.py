@@ -142,7 +142,9 @@ class MoEConfig(Config):
 
     @property
     def has_expert_bias(self) -> bool:
-        """Whether a bias is added to the scores by which experts are chosen, which needs scores of all experts."""
+        """Whether --moe-router-enable-expert-bias is given and all experts are scored (`scores_all_experts`), as a bias
+        on the scores needs. Routers that read no bias (sinkhorn, sparsemixer_topk, --n-hash-layers) are not
+        regarded."""
         return self.moe_router_enable_expert_bias and self.scores_all_experts
 
     @property
@@ -152,7 +154,7 @@ class MoEConfig(Config):
 
     @property
     def enable_cold_hot_expert(self) -> bool:
-        """Whether there are hot experts; the name is MindFormers'."""
+        """Whether --hot-expert-num is above 0; the name is MindFormers'."""
         return self.hot_expert_num > 0
 
     @property
@@ -188,19 +190,19 @@ class MoEConfig(Config):
 
     @property
     def samples(self) -> bool:
-        """Whether experts are sampled (sparsemixer_topk)."""
+        """Whether the kind of load balancing is sparsemixer_topk, whose routers sample experts in training."""
         return SPARSE_MIXER in self.balancing
 
     @property
     def sampled_within(self) -> float:
-        """The number j by which sampling (sparsemixer_topk) leaves out experts whose logit lies more than 2 j below the
-        best, relative to the larger magnitude of the two: --moe-input-jitter-eps, 0.01 where that is 0 or not given,
-        and for a router that does not sample."""
+        """The number j by which sparsemixer_topk leaves out experts whose logit lies more than 2 j below the best that
+        is not taken yet, relative to the larger magnitude of the two: --moe-input-jitter-eps, or 0.01 where that is 0
+        or not given. 0.01 also with other kinds of load balancing."""
         return (self.samples and self.moe_input_jitter_eps) or 0.01
 
     @property
     def balancing_weights(self) -> tuple[float, ...]:
-        """The weight of each kind of balancing, in the order of `balancing`."""
+        """The weights of --moe-aux-loss-coeff, in the order of `balancing`."""
         weights = self.moe_aux_loss_coeff
         return tuple(weights) if isinstance(weights, list) else (weights,)
 
@@ -212,14 +214,15 @@ class MoEConfig(Config):
         return {kind: weight for kind, weight in pairs if kind in BALANCING_LOSSES and weight}
 
     def has_experts(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has experts."""
+        """Whether --num-experts and --moe-layer-freq give experts to the layer of this global number, from 0. Raises
+        IndexError beyond the end of a list."""
         if self.num_experts is None:
             return False
         pattern = self.moe_layer_freq
         return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern == 0
 
     def kinds_of_layers(self, layers: int) -> set[bool]:
-        """The values that `has_experts` takes over `layers` layers: {True}, {False} or both. Of a list of
+        """The values that `has_experts` takes over `layers` layers, one at least: {True}, {False} or both. Of a list of
         --moe-layer-freq every entry counts, whatever `layers` is; an empty list gives an empty set."""
         if self.num_experts is None:
             return {False}

@@ -24,7 +24,8 @@ def split_shares(text: str) -> list[float]:
 
 def parse_blend(words: Sequence[str], flag: str = "--data-path") -> Blend:
     """(prefixes, weights) of the data sets that a flag's words name: `PREFIX ...`, without weights (None), or `WEIGHT
-    PREFIX WEIGHT PREFIX ...` with weights above 0. Raises ConfigError for any other words."""
+    PREFIX WEIGHT PREFIX ...` with finite weights above 0. Raises ConfigError, which names `flag`, for any other
+    words."""
     numbers = [_is_number(word) for word in words]
     if words and not any(numbers):
         return [word.strip() for word in words], None

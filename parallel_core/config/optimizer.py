@@ -144,7 +144,7 @@ class OffloadConfig(Config):
 
     @property
     def offloads_optimizer(self) -> bool:
-        """Whether optimizer states lie in host memory or in a file."""
+        """Whether --cpu-offload-optimizer or --nvme-path is given and --optimizer-offload-fraction is above 0."""
         return (self.cpu_offload_optimizer or self.nvme_path is not None) and self.optimizer_offload_fraction > 0
 
     def rules(self) -> Iterator[Finding]:

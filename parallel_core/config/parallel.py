@@ -107,12 +107,12 @@ class ParallelConfig(Config):
 
     @property
     def chunks(self) -> int:
-        """The number of model chunks on each stage: 1 without interleaving."""
+        """The number of model chunks on each stage: 1 without virtual stages."""
         return self.virtual_pipeline_model_parallel_size or 1
 
     @property
     def model_parallel_size(self) -> int:
-        """The number of ranks that hold one copy of the model and share a sequence: tp x cp x pp."""
+        """The number of ranks that compute one sequence together: tp x cp x pp."""
         return model_parallel_size(self)
 
     @property
@@ -133,19 +133,21 @@ class ParallelConfig(Config):
 
     @property
     def drops_outputs(self) -> bool:
-        """Whether outputs of norms and activations are recomputed without being asked: in a process that is known to be
-        on a CPU, with `drops_outputs_on_cpu`."""
+        """Whether layers may drop outputs of norms and activations, and compute them again in the backward, without
+        being asked: `drops_outputs_on_cpu`, if the device that was found, else asked for, is a CPU."""
         return (self.found_device or self.device_target) == "CPU" and self.drops_outputs_on_cpu
 
     @property
     def drops_outputs_on_cpu(self) -> bool:
-        """Whether a process on a CPU recomputes outputs of norms and activations: with the operators that are the
-        default there, unless the schedule puts weight gradients off, which would hold the outputs until then."""
+        """Whether layers on a CPU may drop outputs of norms and activations, and compute them again in the backward:
+        with the operators that are the default there, unless the schedule puts weight gradients off, which would hold
+        the outputs until then. False with --device-target Ascend."""
         return self.device_target != "Ascend" and self.kernels != "ops" and self.schedule_name not in SPLIT
 
     @property
     def schedule_name(self) -> str:
-        """Name of the pipeline schedule; if none is given, interleaved with virtual stages and 1F1B without."""
+        """Name of the pipeline schedule: `pipeline_schedule` or, if that is None, "interleaved" with several chunks on
+        a stage and "1f1b" with one."""
         if self.pipeline_schedule is not None:
             return self.pipeline_schedule
         return "interleaved" if self.chunks > 1 else "1f1b"

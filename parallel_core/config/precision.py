@@ -27,8 +27,8 @@ class PrecisionConfig(Config):
     fp16: bool = option("--fp16", False)
     """Compute in float16 with float32 master weights and a loss scale."""
     qat_scheme: str | None = option("--qat-scheme", None, choices=("w4a16-mxfp4", "w4a16-mxfp4-moe-only"))
-    """Quantisation-aware training: weights of linears, or of experts alone, are rounded to MXFP4 where they are
-    multiplied, and their gradients pass as if they were not."""
+    """Quantisation-aware training: weights of column- and row-parallel linears and of experts, or of experts alone, are
+    rounded to MXFP4 where they are multiplied, and their gradients pass as if they were not."""
     loss_scale: float | None = option("--loss-scale", None, at_least=0)
     """Fixed loss scale; none or 0: with --fp16 it adapts, with --bf16 there is none."""
     loss_scaler: str = option("--loss-scaler", None, choices=("dynamic", "deepspeed", "adaptive"))
@@ -44,13 +44,13 @@ class PrecisionConfig(Config):
     min_loss_scale_window: int = option("--min-scale-window", 20, at_least=1)
     """Smallest window of the adaptive loss scaler, in steps, but for 1 after three falls of the scale in a row."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1, at_most=_LARGEST)
-    """Factor by which the scale grows, and shrinks on overflow."""
+    """Factor by which the scale grows, and shrinks on overflow; of DeepSpeed's rule it is 2."""
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
     """Restore, with every clean step, the overflows that are let through before the scale shrinks (DeepSpeed's)."""
     loss_scale_hysteresis: int = option("--hysteresis", 2, at_least=1)
     """Overflows until the scale shrinks, counted since it last grew."""
     min_loss_scale: float = option("--min-loss-scale", 1.0, above=0)
-    """The scale never falls below this."""
+    """Megatron's and DeepSpeed's rules do not let the scale fall below this; of the adaptive loss scaler it is 1."""
 
     def derive(self) -> None:
         if not isinstance(self.loss_scale, Unknown) and self.loss_scale == 0:
@@ -61,7 +61,7 @@ class PrecisionConfig(Config):
         )
 
     def make_loss_scaler(self) -> LossScaler | None:
-        """The run's loss scaler; None: gradients are not scaled."""
+        """A new loss scaler by these options; None: gradients are not scaled."""
         if not (self.fp16 or self.bf16):
             return None
         if self.loss_scale is not None:

@@ -79,13 +79,14 @@ class RecomputeConfig(Config):
 
     @property
     def smallest_offloaded(self) -> int:
-        """The number of elements of the smallest tensor that goes to host memory."""
+        """The number of elements from which on a saved tensor may go to host memory: --min-offloaded-tensor-size with
+        --fine-grained-activation-offloading, else 1."""
         return self.min_offloaded_tensor_size if self.fine_grained_activation_offloading else 1
 
     @property
     def offload_flag(self) -> str | None:
         """The first of --swap-attention, --cpu-offloading-num-layers and --fine-grained-activation-offloading that is
-        on, so that activations go to host memory; None: none is."""
+        given (the second: above 0); None: none is."""
         asked = {
             "--swap-attention": self.swap_attention,
             "--cpu-offloading-num-layers": self.cpu_offloading_num_layers,

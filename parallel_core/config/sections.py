@@ -16,7 +16,7 @@ from parallel_core.findings import shown
 @dataclass(kw_only=True)
 class Sections:
     """The sections of a configuration side by side, as rules between several of them read it; the subclass `AllConfig`
-    fills and checks them."""
+    fills options that follow from several sections, and checks those rules."""
 
     model_config: ModelConfig
     training_config: TrainingConfig = field(default_factory=TrainingConfig)
@@ -29,13 +29,14 @@ class Sections:
 
     @property
     def has_too_many_stages(self) -> bool:
-        """Whether there are more pipeline stages than layers, embedding and output layer together: rules refuse so
-        many, and nothing is laid out for each of them."""
+        """Whether there are more pipeline stages than layers, with the embedding and the output layer counted as one
+        each."""
         return self._exceeds_layers(self.parallel_config.pipeline_model_parallel_size)
 
     @property
     def has_too_many_chunks(self) -> bool:
-        """Whether there are more virtual stages, over all ranks, than layers, embedding and output layer together."""
+        """Whether there are more chunks, of all pipeline stages together, than layers, with the embedding and the
+        output layer counted as one each."""
         return self._exceeds_layers(self.parallel_config.chunks * self.parallel_config.pipeline_model_parallel_size)
 
     def _exceeds_layers(self, parts: int) -> bool:
@@ -44,7 +45,7 @@ class Sections:
     @property
     def against_pairs(self) -> str:
         """The first flag, as messages show it, with which no forward can run beside a backward on a stage
-        (recomputation of whole layers, offloading of activations, ZeRO stages 2 and 3); "" if none is given."""
+        (recomputation of whole layers, offloading of activations, ZeRO stages 2 and 3); "" if there is none."""
         recompute, stage = self.recompute_config, self.training_config.gradient.zero_stage
         found = {
             "--recompute-granularity full": recompute.recompute_granularity == "full",

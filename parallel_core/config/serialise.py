@@ -32,7 +32,8 @@ def get(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
 
 
 def put(settings: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a path of nested settings, in place; missing sections are made."""
+    """Set the value at a path of nested settings, in place; missing sections are made, and the others on the path must
+    be dictionaries."""
     *sections, name = path.split(".")
     for section in sections:
         settings = settings.setdefault(section, {})
@@ -40,8 +41,8 @@ def put(settings: dict[str, Any], path: str, value: Any) -> None:
 
 
 def fits(value: Any, path: str) -> bool:
-    """Whether a value is not None and has the type of the option at a path. Raises KeyError for a value other than None
-    at a path of no option."""
+    """Whether a value is not None and has the type of the option at a path, by `has_type`. Raises KeyError for a value
+    other than None at a path that is not in `OPTIONS`."""
     return value is not None and has_type(value, OPTIONS[path].type)
 
 
@@ -60,7 +61,8 @@ def leaves(
 
 def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Path -> value of the options that settings name, without those that are None and those that a section only shows
-    of another section. Raises ValueError for an option that this version does not know and that is not None."""
+    of another section; a list is made a tuple where the option is one. Raises ValueError for an option that this
+    version does not know and that is not None."""
     said = {name: value for name, value in leaves(settings, lambda name: name not in _PATHS) if value is not None}
     unknown = said.keys() - _PATHS.keys()
     if unknown:
@@ -77,8 +79,9 @@ def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def build(values: Mapping[str, Any]) -> AllConfig:
-    """The configuration of path -> value; other options are at their defaults or derived, and paths of no option are
-    passed over. Raises `ConfigError` for wrong values, and for missing options that must be given."""
+    """The configuration of path -> value; other options are at their defaults or derived, and a path that no field has
+    is passed over. Raises `ConfigError` for values that its checks refuse and for missing options that must be given,
+    unless `gather_findings` takes the findings."""
     top = [path for path in SECTIONS if "." not in path]
     config = AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
     config.given = dict(values)
@@ -106,9 +109,9 @@ def _section(path: str, values: Mapping[str, Any]) -> Config:
 
 def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
     """The configuration of a model on one process, from its sections of `settings`; options that these leave open are
-    at their defaults.
+    at their defaults or derived.
 
-    Raises `ConfigError` if they do not go together, ValueError for an option that this version does not know.
+    Raises ValueError as `values_of` does, and `ConfigError` as `build` does.
     """
     return build(values_of(model_of(settings)))
 
@@ -124,12 +127,12 @@ def config_for_inference(
     **parallel: int | str | None,
 ) -> AllConfig:
     """The configuration of a saved model, adapters and tokenizer, on one process unless `parallel` says otherwise;
-    nothing of the training, and no rounding to 8 bits. The vocabulary is padded to a multiple of the tensor-parallel
-    ranks.
+    without the sections of the training and without rounding to 8 bits. The vocabulary is padded to a multiple of the
+    tensor-parallel ranks, if it has no such number of rows already.
 
     dtype: type of parameters and of computation, instead of the checkpoint's. parallel: options of ParallelConfig by
     name, such as device_target or world_size.
-    Raises ValueError for a field that this version does not know, or whose value it does not take.
+    Raises ValueError as `values_of` does, and `ConfigError`, which is one, as `build` does.
     """
     tokenizer = {name: get(sections, f"dataset_config.{name}") for name in TOKENIZER_FIELDS}
     tokenizer["tokenizer"] = get(sections, "dataset_config.tokenizer", {})

@@ -27,7 +27,8 @@ class Option(NamedTuple):
     @property
     def of(self) -> str:
         """The part that an option of the model or its experts describes: "network" (the function that it computes),
-        "shapes" (seen in parameters' names and shapes, too) or "run" (training, rounding, layout)."""
+        "shapes" (seen in parameters' names and shapes, too) or "run" (training, rounding, layout). Without meaning for
+        options of other sections."""
         return str(self.field.metadata["of"])
 
     @property
@@ -103,8 +104,8 @@ def _paths_by_ending() -> dict[str, list[str]]:
 
 
 def path_of(name: str) -> str:
-    """The path of the one option whose path ends with `name`, such as `seed`, `scales.logits` or
-    `model_config.num_layers`. Raises AssertionError if none or several do."""
+    """The path of the one option whose path ends with `name`, one or more whole names, such as `seed`, `scales.logits`
+    or `model_config.num_layers`. Raises AssertionError if none or several do."""
     paths = _paths_by_ending().get(name, [])
     assert len(paths) == 1, (name, paths)
     return paths[0]

@@ -31,23 +31,22 @@ def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
 
 class Moment(NamedTuple):
     """The bytes that a rank of a stage keeps while it runs one computation of the schedule (`action`): `kept`, those of
-    all micro-batches in flight and of hidden states on their way between stages, plus `again`, those that parts which
-    run again keep until their backward. `again` is 0 outside of a backward, and below 0 in one that has freed more than
-    these parts take."""
+    all micro-batches in flight and of hidden states on their way between stages, plus `again`: in a backward
+    the chunk's `in_backward` of `moments` less its `kept` there, often below 0; else 0."""
 
     action: Compute
     kept: int
     """Bytes of all micro-batches in flight, and of hidden states on their way between stages."""
     again: int
-    """Bytes, not in `kept`, that recomputed parts keep from their second forward to their backward."""
+    """In a backward, the chunk's `in_backward` of `moments` less its `kept` there; else 0."""
 
 
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
     """The bytes kept during each of the stage's computations, in the schedule's order, in a step of
     `enough_micro_batches` micro-batches.
 
-    kept: for each chunk the bytes of a micro-batch from its forward to its backward. in_backward: for each chunk the
-    bytes that exist in place of `kept` while its backward runs.
+    kept: for each chunk the bytes of a micro-batch from its forward to its backward, or to its weight gradients where
+    these are apart. in_backward: for each chunk the bytes that count in place of `kept` while its backward runs.
     """
     config = plan.config
     parallel = config.parallel_config
@@ -98,6 +97,7 @@ def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
 
 
 def hidden_state_bytes(plan: StagePlan) -> int:
-    """Bytes of the residual stream of one micro-batch on a rank, which goes from one stage to another."""
+    """Bytes of the residual stream of one micro-batch on a rank, which goes from one stage to another; a choice of keys
+    that is sent with it does not count."""
     micro_batch = plan.micro_batch
     return micro_batch.tokens_between * plan.config.model_config.residual_width * micro_batch.residual_item_size

@@ -42,8 +42,8 @@ class MemoryBytes(BufferBytes):
     activations: int
     """The most bytes that are kept at once for backward passes (`peak_kept_bytes`), wherever they lie."""
     offloaded_activations: int
-    """The part of `activations` that lies in host memory where the device has memory of its own (--swap-attention
-    ...)."""
+    """Bytes by which activations in host memory (--swap-attention ...) lower that peak on a device with memory of its
+    own (`on_host`)."""
 
     @property
     def total(self) -> int:
@@ -54,7 +54,8 @@ class MemoryBytes(BufferBytes):
 
 
 def memory(plan: StagePlan) -> MemoryBytes:
-    """The bytes of buffers and activations of each rank of a pipeline stage; temporary memory is not counted."""
+    """The bytes of parameters, gradients, optimizer states and activations of the planned rank; temporary memory is not
+    counted."""
     activations = peak_kept_bytes(plan)
     return MemoryBytes(**vars(buffer_bytes(plan)), activations=activations, offloaded_activations=on_host(plan))
 
@@ -67,7 +68,7 @@ def on_host(plan: StagePlan) -> int:
 
 
 def buffer_bytes(plan: StagePlan) -> BufferBytes:
-    """Bytes of the buffers of each rank of a pipeline stage."""
+    """Bytes of the parameters, gradients and optimizer states of the planned rank."""
     gradients = states = states_elsewhere = parameters_elsewhere = 0
     config, parameters = plan.config, plan.frozen_bytes
     for buffer, kept in plan.residences:

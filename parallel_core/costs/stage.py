@@ -14,11 +14,12 @@ from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordi
 
 
 class StageParameter(NamedTuple):
-    """A parameter of a stage, trained or not. shard: its global name and shape, cuts and groups; spec: the block's
-    description of it, with its type; chunk: the number, from 0, of its chunk among the stage's."""
+    """A parameter of a stage, trained or frozen. shard: its global name (of an expert that on the first expert-parallel
+    rank) and shape, cuts and groups; spec: the block's description of it, with its type; chunk: the number, from 0, of
+    its chunk among the stage's."""
 
     shard: ShardSpec
-    """Global name, global shape, cuts and groups."""
+    """Global name (of an expert that on the first expert-parallel rank), global shape, cuts and groups."""
     spec: ParameterSpec
     chunk: int
     """Number of its chunk among the stage's, from 0."""
@@ -60,7 +61,7 @@ class StagePlan:
 
     @cached_property
     def trained(self) -> list[StageParameter]:
-        """The parameters that receive a gradient, in the order of `named`."""
+        """The parameters that are trained, with adapters theirs alone, in the order of `named`."""
         return [parameter for parameter in self.named if self.config.lora_config.trains(parameter.shard)]
 
     @property
@@ -112,7 +113,7 @@ class StagePlan:
     @cached_property
     def cells(self) -> list[Cell | None]:
         """For each parameter of `trained` the position, from 0, of its cell among the stage's `cell_count` cells; never
-        None. A last stage's copy of a tied embedding counts as its chunk's last cell's."""
+        None. The copy in a chunk's `shared_embedding` counts as its last cell's."""
         trains = self.config.lora_config.trains
         return [cell for cell, named in zip(self._cells_of_all(), self.named, strict=True) if trains(named.shard)]
 
@@ -163,7 +164,8 @@ def training_flops(config: ModelConfig, samples: int) -> float:
 
 
 def flops_of(chunks: Iterable[Chunk], seq_length: int) -> float:
-    """FLOPs of one sequence's forward and backward through `chunks`. The backward is twice the forward; for products
-    with frozen weights it equals the forward."""
+    """FLOPs of one sequence's forward and backward through `chunks`. The backward counts as twice the forward, and for
+    products with frozen weights as much as the forward. The number of a token's experts, without those that compute
+    nothing (--num-zero-experts), is rounded down."""
     of_token = (3.0 * chunk.forward_flops(1, seq_length) - chunk.frozen_flops(1) for chunk in chunks)
     return sum(of_token) * seq_length

@@ -1,8 +1,9 @@
 """Bytes between ranks: the messages that one rank sends in a training step.
 
-Per layer and micro-batch, forward and backward together, with a the bytes of hidden states [s, b, h] (s the length of
-a context-parallel rank's shard), n heads and g key/value groups of d channels, t the tensor-parallel, u the Ulysses and
-r the ring size, F a float32's bytes and e those of the type that is computed in:
+Per micro-batch and layer of attention and a dense MLP, forward and backward together, without recomputation or frozen
+weights, with a the bytes of hidden states [s, b, h] (s the length of a context-parallel rank's shard), n heads and g
+key/value groups (t or more) of d channels, t the tensor-parallel, u the Ulysses and r the ring size, F a float32's
+bytes and e those of the type that is computed in:
 
     TP          8 (t-1)/t a                 four all-reduces ("Megatron-LM", Shoeybi et al., 2019)
     TP + SP     10 (t-1)/t a                all-gather and reduce-scatter at each end, and the two inputs that are
@@ -12,10 +13,10 @@ r the ring size, F a float32's bytes and e those of the type that is computed in
     ring        2 (r-1) (2 e + F) s' b g'' d    keys and values once forward and once backward, and their gradients in
                                             float32 (Liu et al., 2023); s' = u s, g'' the groups after Ulysses
 
-Those are the blocks' (`Block.messages`). Per micro-batch a stage sends a, with sequence parallelism a/t, forward and
-the same backward, in the residual's type. Per step each of the N ranks with the same parameters: 2 (N-1)/N F times
-their number; with the distributed optimizer half of that for gradients, in the gradients' type, and (N-1)/N of the
-parameters in theirs.
+Those are the blocks' (`Block.messages`). Per micro-batch a chunk sends a, with sequence parallelism a/t, to the chunk
+behind it, and as much to the one before it, in the residual's type. Per step each of the N ranks with the same
+parameters sends 2 (N-1)/N times the bytes of their gradients, in the type in which these are sent; with ZeRO stage 1
+(one instance) (N-1)/N times those bytes, and (N-1)/N times the parameters'.
 """
 
 from collections import Counter
@@ -62,10 +63,10 @@ OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embe
 
 
 def pipeline(plan: StagePlan) -> Iterator[Message]:
-    """Messages of one micro-batch from a rank of the stage to other stages: hidden states to the next chunk, gradients
-    to the one before; none where that chunk is on the same stage or does not exist. With --variable-seq-lengths, or
-    if any chunk of the model is sent a choice of keys, there is for each a further message with its sizes (three
-    int32)."""
+    """Messages of one micro-batch from a rank of the stage to other stages: hidden states (behind them, in the same
+    message, a choice of keys that the chunk is sent) to the next chunk, their gradients to the one before; none where
+    that chunk is on the same stage or does not exist. With --variable-seq-lengths, or if any chunk of the model is sent
+    a choice of keys, there is for each a further message with its sizes (three int32)."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
@@ -85,7 +86,7 @@ def pipeline(plan: StagePlan) -> Iterator[Message]:
 def gradients(plan: StagePlan) -> Iterator[Message]:
     """Messages of a step's gradients and parameters: sums over the replicas (with the distributed optimizer a rank is
     left with its own part), sums of partial gradients over tensor parallelism, those of a tied embedding over the first
-    and last stage; and the gathers of parameters after the update."""
+    and last stage; and the gathers of parameters, with ZeRO stage 3 those of each micro-batch."""
     config, coordinates, residences = plan.config, plan.coordinates, plan.residences
     plans, sharded = plan.buffers, config.training_config.gradient.shards_states
     micro_batches = config.dataset_config.micro_batch_num
@@ -122,8 +123,8 @@ def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
 
 
 def hot_copies(plan: StagePlan) -> Iterator[Message]:
-    """Messages of each layer's hot experts, 0 ... --hot-expert-num - 1 as in the first steps: weights from their owners
-    to the copies, and sums of the copies' gradients."""
+    """Messages of the hot experts of each layer that has experts, 0 ... --hot-expert-num - 1 as in the first steps, for
+    an expert-parallel size above 1: weights from their owners to the copies, and sums of the copies' gradients."""
     config, coordinates = plan.config, plan.coordinates
     moe, (rank, owners) = config.model_config.moe_config, coordinates["ep"]
     for block in (block for chunk in plan.chunks for block in blocks_within(chunk, Experts)):
@@ -137,9 +138,9 @@ def hot_copies(plan: StagePlan) -> Iterator[Message]:
 
 
 def reports(plan: StagePlan) -> Iterator[Message]:
-    """Messages of the figures of a step: the gradient's norm; with a loss scaler whether it is finite; the loss, its
-    numbers of tokens and the sums that layers report, two float32 numbers each; the maxima that layers report, one
-    float32 number each."""
+    """Messages of the figures of a step: the gradient's norm and, with a loss scaler, whether it is finite, a float32
+    number in each message; three numbers of the loss and its tokens and the sums that layers report, two float32
+    numbers for each; the maxima that layers report, one float32 number for each."""
     config, parallel = plan.config, plan.config.parallel_config
     yield from _gradient_norm(plan)
     if config.training_config.precision.make_loss_scaler() is not None:
@@ -167,8 +168,7 @@ def _gradient_norm(plan: StagePlan) -> Iterator[Message]:
 
 
 def step(plan: StagePlan) -> Iterator[Message]:
-    """The messages that a rank of one stage sends in a training step, part by part; equal ones may come several
-    times (`step_traffic` counts them together)."""
+    """The messages of `step_traffic`, part by part; equal ones may come several times."""
     count = plan.config.dataset_config.micro_batch_num
     for chunk in plan.chunks:
         yield from (one.times(count) for one in chunk.messages(plan.micro_batch))
@@ -181,8 +181,8 @@ def step(plan: StagePlan) -> Iterator[Message]:
 
 
 def step_traffic(plan: StagePlan) -> list[Message]:
-    """The messages of a rank of a stage in one training step; equal messages are one entry. The few numbers that
-    --log-params-norm and its like sum where a line is logged are not among them.
+    """The messages of a rank of a stage in one training step; equal messages are one entry. Some small ones are
+    not among them, such as those of --log-params-norm and --exit-signal-handler.
 
     They are those of the replica `plan.replica`; with the distributed optimizer or hot experts other replicas may send
     more or less.

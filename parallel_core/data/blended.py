@@ -1,4 +1,4 @@
-"""Mixtures of data sets, and the builder that turns `--data-path` and `--split` into train, valid and test data."""
+"""Mixtures of data sets, and the builder of train, valid and test data."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +19,16 @@ BlendingIndex = tuple[NDArray[np.int16], NDArray[np.int64]]
 
 
 def blending_index(weights: Sequence[float], size: int) -> BlendingIndex:
-    """(number of the data set, number of the sample in it), each [size], of the samples of a blend: data sets are drawn
-    in proportion to `weights`, whose sum is 1, the one that lags furthest behind first; samples of each in order."""
+    """(number of the data set, number of the sample in it), from 0, each [size], of the samples of a blend: data sets
+    are drawn in proportion to `weights`, whose sum is 1, the one that lags furthest behind first; samples of each in
+    order."""
     return _with_sample_numbers(np.fromiter(_laggards(weights, 0, [0] * len(weights), size), np.int16, count=size))
 
 
 def exhaustive_blending_index(sizes: Sequence[int]) -> BlendingIndex:
-    """(number of the data set, number of the sample in it), each [sum of `sizes`], of the samples of a blend that takes
-    every sample of data sets of these sizes once: data sets are drawn in proportion to the sizes, samples of each in
-    order."""
+    """(number of the data set, number of the sample in it), from 0, each [sum of `sizes`], of the samples of a blend
+    that takes every sample of data sets of these sizes once: data sets are drawn in proportion to the sizes, samples of
+    each in order."""
     total = sum(sizes)
     chosen = np.empty(total, np.int16)
     taken = [0] * len(sizes)
@@ -81,7 +82,7 @@ def _with_sample_numbers(chosen: NDArray[np.int16]) -> BlendingIndex:
 
 
 class BlendedDataset:
-    """Samples drawn from several data sets in fixed proportions."""
+    """Samples drawn from data sets in fixed proportions."""
 
     def __init__(
         self, datasets: Sequence[GPTDataset], weights: Sequence[float], size: int | None, config: GPTDatasetConfig
@@ -124,7 +125,7 @@ class BlendedDataset:
         return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
 
     def documents_of(self, i: int) -> str:
-        """The documents that sample `i` is made of, as text, as its data set names them."""
+        """The text by which the data set of sample `i` names what the sample is made of (its `documents_of`)."""
         return self.datasets[int(self.dataset_index[i])].documents_of(int(self.dataset_sample_index[i]))
 
 
@@ -157,10 +158,10 @@ class BlendedMegatronDatasetBuilder:
         builds none (`is_built_on_rank`).
 
         A split has at least as many samples as are needed, but a blend of several files without weights at most one
-        epoch. Raises ValueError for files that are missing or damaged, for ids outside the vocabulary among the first
-        4,194,304 of a file, for a split that is asked for samples and has no tokens, for a file of a blend without a
-        sample for the split (unless none is asked for), and for a blend with weights that are not above 0 or without a
-        number of samples.
+        epoch. Raises ValueError for a split that is asked for samples and has no tokens, for a file of a blend without
+        a sample for the split (unless 0 samples are needed), for a blend with weights that are not finite and above 0,
+        that lacks a number of samples, or that takes more samples of a file than it was built with, and for a damaged
+        file of indices; and as `open` and, with `split`, `GPTDatasetConfig.split_intervals`.
         """
         if not self.is_built_on_rank():
             return [None] * len(Split)
@@ -215,7 +216,8 @@ class BlendedMegatronDatasetBuilder:
         return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
 
     def open(self, prefix: str) -> Sequences:
-        """The sequences of a prefix, opened once; "": mock data. Raises ValueError as `GPTDataset.open`."""
+        """The sequences of a prefix, opened once, by the class's `open`; "" is None there (mock data). Raises as
+        that."""
         if prefix not in self._opened:
             self._opened[prefix] = self.cls.open(prefix or None, self.config)
         return self._opened[prefix]
@@ -223,7 +225,7 @@ class BlendedMegatronDatasetBuilder:
 
 def cut(number: int, interval: Interval) -> NDArray[np.int32]:
     """The numbers, from 0, of those of `number` sequences that lie in an interval: (begin, end) as fractions of
-    `number`, both rounded."""
+    `number`, both rounded; the end is not in it."""
     begin, end = (round(fraction * float(number)) for fraction in interval)
     return np.arange(begin, end, dtype=np.int32)
 

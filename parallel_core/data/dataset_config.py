@@ -83,8 +83,8 @@ class GPTDatasetConfig:
 
 def parse_split(split: str) -> list[Interval | None]:
     """The intervals of train, valid and test in a text: [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)] from "90,8,2"; None
-    where the share is 0. Missing shares are 0. Raises ConfigError for a text that is not one to three shares, and for
-    shares that are all 0."""
+    where the share is 0 or vanishes in rounding. Missing shares are 0. Raises ConfigError for a text that is not one to
+    three shares, and for shares that are all 0."""
     shares = split_shares(split)
     shares += [0.0] * (len(Split) - len(shares))
     ends = [0.0]

@@ -18,8 +18,8 @@ Provider = Callable[[Sequence[int | None]], Sequence[Any]]
 
 def datasets_provider(config: AllConfig) -> Provider:
     """The provider that `pretrain` asks for data: a function from the numbers of samples of train, valid and test to
-    their data sets, None for a split without a share. Raises ValueError for mistakes in flags; those in files raise it
-    here or when the provider is called."""
+    their data sets, None for a split without a share. Mistakes in flags and files raise ValueError here or when the
+    provider is called."""
     if config.dataset_config.instruction.enabled:
         return instruction_datasets(config)
     if config.dataset_config.instruction.sft:
@@ -33,16 +33,16 @@ def datasets_provider(config: AllConfig) -> Provider:
 
 
 def check_data(config: AllConfig) -> None:
-    """Look for mistakes in the tokenizer's flags and files and, without --dataset, in the flags that `GPTDatasetConfig`
-    checks; no data are opened. Raises ValueError for the first of them."""
+    """Raise ValueError for the first mistake in the tokenizer's flags and files (`tokenizer_facts`) or, without
+    --dataset, in what else `gpt_dataset_config` refuses; no data are opened."""
     is_raw = config.dataset_config.instruction.raw is not None
     (from_config.tokenizer_facts if is_raw else from_config.gpt_dataset_config)(config)
 
 
 def samples_per_epoch(config: AllConfig) -> int | None:
-    """The number of samples in one pass over the training data; None where passes are not known (mock data, several
-    files with weights, --sft, --dataset) or training has no share of the data. Raises ValueError for files that are
-    missing or damaged."""
+    """The number of samples in one pass over the training data, None where it is not known or training has no share of
+    the data: with --is-instruction-dataset that of `conversations_per_epoch`, with --sft or --dataset None, else that
+    of `from_config.samples_per_epoch`. Raises ValueError as these."""
     if config.dataset_config.instruction.enabled:
         return conversations_per_epoch(config)
     is_text = config.dataset_config.instruction.sft or config.dataset_config.instruction.raw

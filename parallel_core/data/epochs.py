@@ -30,10 +30,10 @@ class Length(NamedTuple):
 
 
 def length_of_training(values: Mapping[str, Any], samples: int | None = None) -> Length:
-    """The length of a training of --num_train_epochs; empty if that is not given, if an option that it depends on is
-    wrong, or if no data are named, which a script may bring; with --train-iters or --train-samples only the reason
-    why it does nothing. values: path of an option -> its value. samples: the number of one epoch's samples; None: it is
-    counted in the data files."""
+    """The length of a training of --num_train_epochs; empty if that is not above 0, if it reads an option that was
+    refused (`Unknown`), or if no data are named (a script may bring them) and `samples` is not given; with
+    --train-iters or --train-samples only the reason why it does nothing. values: path of an option -> its value.
+    samples: the number of one epoch's samples; None or 0: it is counted in the data files."""
     with suppress(Unjudged):
         epochs = values.get(_EPOCHS)
         if epochs is None or epochs <= 0:

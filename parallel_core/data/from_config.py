@@ -25,8 +25,8 @@ MOCK_TOKENIZER = "NullTokenizer"
 
 
 def tokenizer_options(config: AllConfig) -> TokenizerOptions:
-    """The options of the tokenizer that the flags describe; without --tokenizer-type those of NullTokenizer, whose ids
-    are the model's vocabulary."""
+    """The options of the tokenizer that the flags describe; without --tokenizer-type those of a NullTokenizer for the
+    model's vocabulary."""
     data, settings, model = config.dataset_config, config.dataset_config.tokenizer, config.model_config
     vocab_size = model.unpadded_vocab_size or model.vocab_size
     kind = data.tokenizer_type or MOCK_TOKENIZER
@@ -44,16 +44,17 @@ def tokenizer_options(config: AllConfig) -> TokenizerOptions:
 
 
 def tokenizer_facts(config: AllConfig) -> Facts:
-    """The special ids of the tokenizer, or those that flags give instead, and the number of ids that it needs room for
-    (`training_vocab_size`), which are all that training on token files needs. Raises ValueError where the model's
+    """The special ids of the tokenizer, `eod` and `pad` those of --eos-token-id and --pad-token-id where given, and as
+    `vocab_size` the number of ids that it needs room for (`training_vocab_size`). Raises ValueError where the model's
     vocabulary is too small, and as `facts`."""
     options = tokenizer_options(config)
     return _fitting(config, replace(facts(options), vocab_size=training_vocab_size(options)))
 
 
 def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
-    """The tokenizer that the flags describe, to encode and decode with. Raises ValueError where the model's vocabulary
-    is too small, and as `build_tokenizer`."""
+    """The tokenizer that the flags describe, to encode and decode with; its `eod` and `pad` are those of --eos-token-id
+    and --pad-token-id where given. Raises ValueError where the model's vocabulary is too small, and as
+    `build_tokenizer`."""
     tokenizer = build_tokenizer(tokenizer_options(config))
     tokenizer.facts = _fitting(config, tokenizer.facts)
     return tokenizer
@@ -89,8 +90,8 @@ def stored_length(config: AllConfig) -> int:
 
 
 def samples_per_epoch(config: AllConfig) -> int | None:
-    """The number of samples in one pass over the training data; None for mock data and several files with weights,
-    which have no passes, and where training has no data.
+    """The number of samples in one pass over the training data; None for several files with weights, which have no
+    passes, where training has no share of the data, and where no files are named (as with mock data).
 
     Raises ValueError for files that are missing or damaged, and for flags that cannot be read as a blend or a split.
     """
@@ -106,7 +107,7 @@ def samples_per_epoch(config: AllConfig) -> int | None:
 
 def gpt_dataset_config(config: AllConfig, tokenizer: Facts | None = None) -> GPTDatasetConfig:
     """The description of the data that the flags give. tokenizer: facts in place of those of the flags' tokenizer.
-    Raises ValueError where the flags say too little, and as `tokenizer_facts`."""
+    Raises ValueError as `parse_blend` and `GPTDatasetConfig`, and without `tokenizer` as `tokenizer_facts`."""
     data = config.dataset_config
     return GPTDatasetConfig(
         random_seed=config.training_config.seed,

@@ -82,7 +82,8 @@ class GPTDataset:
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
         """The sequences of the files `path_prefix`.bin and .idx. Raises ValueError when files are missing or damaged,
-        or one of the first 4,194,304 ids is not below the vocabulary's size; later ids are not looked at."""
+        or one of the first 4,194,304 ids is not below the vocabulary's size; later ids are not looked at. Raises
+        AssertionError for None."""
         assert path_prefix is not None
         dataset = IndexedDataset(path_prefix, config.mmap_bin_files)
         largest = int(dataset.tokens[:_TOKENS_CHECKED].max(initial=0))
@@ -129,8 +130,9 @@ class GPTDataset:
         return text
 
     def documents_of(self, i: int) -> str:
-        """The file and the numbers of the sequences that sample `i` is made of, and the token of the first of these
-        sequences at which the sample begins, as text."""
+        """The name of the data (the prefix of their files), the numbers of the sequences that sample `i` goes through,
+        some of which may add no token to it, and the token of the first of these, counted from 0, at which it begins,
+        as text."""
         k = int(self.shuffle_index[i])
         (first, begin), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
         stop = last + (end + self.config.add_extra_token_to_sequence > 0)

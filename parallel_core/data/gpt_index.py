@@ -44,14 +44,14 @@ class IndexRequest:
 
 @dataclass(frozen=True, eq=False)
 class GPTIndex:
-    """The document, sample and shuffle indices of a split. `document_index` [epochs x d] has the numbers of the
-    file's sequences in the order in which they are read, a row of `sample_index` [samples + 1, 2] a place in it: a
-    position in `document_index`, and a token in that sequence. Sample i is number k, from 0, in this order, k =
+    """The document, sample and shuffle indices of a split. `document_index` [epochs * d] has the numbers of the file's
+    sequences in the order in which they are read, a row of `sample_index` [samples + 1, 2] a place in it: a position in
+    `document_index`, and a token, from 0, in that sequence. Sample i is number k, from 0, in this order, k =
     `shuffle_index[i]`, and goes from the place `sample_index[k]` to `sample_index[k + 1]`, whose token is in it with
     an extra token only."""
 
     document_index: NDArray[np.int32]
-    """The numbers of the file's sequences in the order in which they are read [epochs x d]."""
+    """The numbers of the file's sequences in the order in which they are read [epochs * d]."""
     sample_index: NDArray[np.integer[Any]]
     """The beginning of each sample [samples + 1, 2]: position in `document_index`, and token in that sequence."""
     shuffle_index: NDArray[np.integer[Any]]
@@ -60,7 +60,7 @@ class GPTIndex:
 
 def build_gpt_index(request: IndexRequest) -> GPTIndex:
     """The indices for `request`, equal to Megatron's: all samples of as many epochs as `num_samples` need (None or 0:
-    one epoch)."""
+    one epoch). Raises AssertionError where samples are needed of documents without tokens."""
     per_epoch = int(request.lengths[request.documents].sum(dtype=np.int64))
     epochs = _number_of_epochs(request, per_epoch)
     before_last = _samples_in((epochs - 1) * per_epoch, request)
@@ -143,7 +143,7 @@ def _index_type(document_index: NDArray[np.int32], lengths: NDArray[np.int64]) -
 
 def cached_gpt_index(request: IndexRequest, folder: str | Path | None, name: str) -> GPTIndex:
     """The indices of `request`, read from files in `folder` whose names contain `name`, or built and kept there (None:
-    not kept). Raises ValueError for a damaged file."""
+    not kept). Raises ValueError for a damaged file, and as `build_gpt_index`."""
     names = tuple(field.name for field in fields(GPTIndex))
     stem = f"{fingerprint(vars(request))}-GPTDataset-{name}"
     return GPTIndex(**cached(folder, stem, names, build=lambda: vars(build_gpt_index(request))))

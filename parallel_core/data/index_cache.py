@@ -28,7 +28,8 @@ def cached(folder: str | Path | None, stem: str, names: tuple[str, ...], build: 
     kept there.
 
     `stem` must hold the fingerprint of all that the arrays depend on. Files appear whole, so any number of ranks may do
-    this at once: they write the same bytes. Without a folder nothing is kept. Raises ValueError for a damaged file.
+    this at once: they write the same bytes. Without a folder nothing is kept, and the result is that of `build`. Raises
+    ValueError for a file that is damaged or cannot be read.
     """
     if folder is None:
         return build()

@@ -101,8 +101,8 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """The index in the file at `path`, which is mapped into memory. Raises ValueError, saying what was expected,
-        where it isn't a whole index, FileNotFoundError where there is no file."""
+        """The index in the file at `path`, which is mapped into memory. Raises ValueError where the header is not that
+        of an index or the file has another size than it says, FileNotFoundError where there is no file."""
         size = path.stat().st_size
         if size < _HEADER.size:
             raise _damaged(path, f"{size} bytes are too few for the header of {_HEADER.size}")
@@ -207,7 +207,7 @@ class IndexedDataset:
 
 
 class IndexedDatasetBuilder:
-    """Writes `PREFIX.bin` and `PREFIX.idx`, which get these names only with `finalize`.
+    """Writes `PREFIX.bin` and `PREFIX.idx`; files of these names appear only with `finalize`.
 
     with IndexedDatasetBuilder(prefix, np.uint16) as builder:
         builder.add_document(tokens, lengths=[len(tokens)])
@@ -229,13 +229,14 @@ class IndexedDatasetBuilder:
 
     def add_item(self, tokens: ArrayLike, mode: int = 0) -> None:
         """Add one sequence to the document that is being written. mode: its mode, kept in multimodal data alone. Raises
-        ValueError for an id that the type does not hold."""
+        ValueError for an id, of 64 bits at most, that the type does not hold."""
         self._add(tokens, [np.size(tokens)], [mode])
 
     def add_document(self, tokens: ArrayLike, lengths: Sequence[int], modes: Sequence[int] | None = None) -> None:
         """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`; sequences of
         `add_item` that are in no document yet come before them in it. modes: one for each sequence (None: 0), kept in
-        multimodal data alone. Raises ValueError for an id that the type does not hold."""
+        multimodal data alone. Raises ValueError for an id, of 64 bits at most, that the type does not hold, and
+        AssertionError where `tokens` are not as many as `lengths` say."""
         self._add(tokens, lengths, modes or [0] * len(lengths))
         self.end_document()
 
@@ -257,8 +258,8 @@ class IndexedDatasetBuilder:
         self._documents.append(len(self._lengths))
 
     def finalize(self) -> None:
-        """Give both files their names; every sequence must be in a document that has ended. An older .idx is removed
-        first: it must never be read with the new .bin."""
+        """Give both files their names; every sequence must be in a document that has ended, which is not checked here.
+        An older .idx is removed first: it must never be read with the new .bin."""
         idx_path(self._prefix).unlink(missing_ok=True)
         self._bin.publish()
         Index.from_lengths(self._lengths, self._documents, self.dtype, self._modes).write(idx_path(self._prefix))

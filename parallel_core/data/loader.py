@@ -11,7 +11,7 @@ from parallel_core.data.sampler import MegatronPretrainingRandomSampler, Megatro
 from parallel_core.numerics.dtypes import Array
 
 Batch = dict[str, Array]
-"""The arrays of a sample, stacked: each has a first axis of rows."""
+"""Name -> array: of one sample, or of several, which are then the rows along a first axis."""
 
 
 class Samples(Protocol):
@@ -28,12 +28,12 @@ class Samples(Protocol):
 
 
 def stacked(samples: Sequence[Batch]) -> Batch:
-    """A batch with these samples, all of one length, as its rows."""
+    """A batch with these samples, at least one, as its rows; their arrays of a name must have one shape."""
     return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 class FirstSamples:
-    """The first samples of a data set, over and over (--max_train_samples)."""
+    """The first samples of a data set, over and over up to a given length (--max_train_samples)."""
 
     def __init__(self, dataset: Samples, samples_per_epoch: int, size: int) -> None:
         """samples_per_epoch: how many of the first samples, at most all. size: the number of samples altogether."""
@@ -74,8 +74,9 @@ class StepLoader:
     """Gives one training step at a time: `micro_batch_num` micro-batches of this rank, one after the other.
 
     A step is a dict of arrays with micro_batch_num * micro_batch_size rows; row k * micro_batch_size + j is sample j of
-    micro-batch k. The last step of the data, if it is not complete, is left out; with drop_last False it has
-    fewer rows, maybe none. With `prefetch` the next step is read in a thread while the caller works on this one.
+    micro-batch k. A last step with fewer micro-batches is left out unless drop_last is False; it, and one whose last
+    micro-batch is not full, has fewer rows, maybe none. With `prefetch` the next step is read in a thread while the
+    caller works on this one.
     """
 
     def __init__(
@@ -152,12 +153,12 @@ def build_step_loader(
     """The loader of one data-parallel rank's steps, from sample `consumed_samples` (counted over all ranks) on.
 
     micro_batch_num: this rank's micro-batches of a step, or a function as `StepLoader` takes it. dataloader_type:
-    "single" reads the data once and in order, "cyclic" in a new random order each epoch, for ever. data_sharding: with
-    "cyclic", each rank shuffles a part of the data of its own; False: all data are shuffled, then dealt to the ranks.
-    drop_last: with "single", leave out an incomplete last step. prefetch: read the next step in a thread. Raises
-    ValueError for another dataloader_type, a micro_batch_size or a number micro_batch_num below 1, and data without a
-    sample; with "single" where no sample is left; with "cyclic" where the data do not fill a micro-batch of all ranks,
-    and for consumed samples that are no multiple of one.
+    "single" reads the data in order, to their end, "cyclic" in a new random order each epoch, for ever. data_sharding:
+    with "cyclic", each rank shuffles a part of the data of its own; False: the data are shuffled as a whole, then dealt
+    to the ranks. drop_last: with "single", leave out an incomplete last step. prefetch: read the next step in a thread.
+    Raises ValueError for another dataloader_type, a micro_batch_size or a number micro_batch_num below 1, and data
+    without a sample; with "single" where no sample is left; with "cyclic" where the data do not fill a micro-batch of
+    all ranks, and for consumed samples that are no multiple of one.
     """
     places = (len(dataset), consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
     sampler: Iterable[Sequence[int]]

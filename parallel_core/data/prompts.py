@@ -51,21 +51,22 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def read_prompts(file: Path) -> list[Prompt]:
-    """The prompts of a file with {"text"}, {"ids"} or {"messages"} in each line; empty lines are left out.
+    """The prompts of a file with one of {"text"}, {"ids"} and {"messages"} in each line; blank lines are left out.
 
-    Raises ConfigError that names every line that is none of them, or the file if it cannot be read or has no prompt.
+    Raises ConfigError that names every line without exactly one of them, or with a wrong or empty value of it, or the
+    file if it cannot be read or has no prompt.
     """
     nothing = Finding("--prompts", file, "has no prompt", 'write {"text": ...} or {"ids": [...]} in each line')
     return [prompt for _, prompt in read_lines(file, _read, nothing)]
 
 
 def read_lines(file: Path, read: Callable[[Any], T | str], nothing: Finding) -> list[tuple[int, T]]:
-    """The number, from 1, of each line that is not empty, and the result of `read` for the JSON value in it. `read`
-    returns a text to say that the value is wrong. A line ends with a line feed, a carriage return or both alone: JSON
-    texts may hold other separators, such as U+2028.
+    """The number, from 1, of each line that is not blank, and the result of `read` for the JSON value in it. `read`
+    returns a text to say that the value is wrong. Only a line feed, a carriage return or both end a line: JSON texts
+    may hold other separators, such as U+2028.
 
     Raises ConfigError with a finding for every wrong line, or for a file that cannot be read; with the finding
-    `nothing` for a file that has none but empty lines.
+    `nothing` for a file that has none but blank lines.
     """
     flag = nothing.flag
     try:

@@ -15,7 +15,8 @@ _PROMPTS, _ANSWERS = ("prompt", "instruction"), ("answer", "output")
 
 
 class Question(NamedTuple):
-    """A question and its answer, as texts. A line's `input`, if it has one, stands below the question's text."""
+    """A question and its answer, as texts. A line's `input`, if it has one, stands below the question's text,
+    on a new line."""
 
     prompt: str
     answer: str
@@ -28,16 +29,17 @@ class Task:
 
     prompt: list[int]
     answer: list[int]
-    """The ids that fine-tuning learns: with a template those that end the answer, too."""
+    """The ids of the answer: with a template those that end it, too."""
     line: int
     """The number of the line in the file, from 1."""
 
 
 def read_questions(file: Path) -> list[tuple[int, Question]]:
-    """The number, from 1, and the question of each line that is not empty: {"prompt", "answer"}, or Alpaca's
-    {"instruction", "input", "output"}.
+    """The number, from 1, and the question of each line that is not blank: an object with "prompt" or "instruction",
+    "answer" or "output", and maybe "input".
 
-    Raises ConfigError that names every line that is neither, or the file if it cannot be read or has no question.
+    Raises ConfigError that names every line that lacks one of the two, has an empty one or another value than a text,
+    or the file if it cannot be read or has no question.
     """
     return read_lines(file, _read, Finding(FLAG, file, "has no question", 'write {"prompt", "answer"} in each line'))
 
@@ -59,7 +61,7 @@ def _read(given: Any) -> Question | str:
 
 @dataclass(frozen=True)
 class Writer:
-    """The writer of questions as ids: texts alone, or messages of a chat."""
+    """The writer of questions as ids: as texts alone, or by `chat` as messages."""
 
     tokenizer: MegatronTokenizer
     chat: Chat | None = None
@@ -67,7 +69,7 @@ class Writer:
     def tasks(self, file: Path, questions: Sequence[tuple[int, Question]], room: int, ids: int) -> list[Task]:
         """The tasks of the questions, given with their lines' numbers in `file`. Raises ConfigError that names every
         line that cannot be encoded, that has more than `room` tokens, no token of a prompt or none of an answer, or a
-        token that is not among the `ids` ids of the model."""
+        token that is not among the `ids` ids of the model. By a chat, a pair of about 100,000 tokens or more is cut."""
         tasks, found = [], []
         for line, question in questions:
             try:
@@ -90,8 +92,8 @@ class Writer:
 
 
 def problems(task: Task, room: int, ids: int) -> Iterator[str]:
-    """The rule that a task breaks, if any: it needs tokens of a prompt and of an answer, together at most `room`, all
-    of them among `ids` ids."""
+    """The first rule that a task breaks, if any, as text: it needs tokens of a prompt and of an answer, together at
+    most `room`, all of them from 0 and below `ids`."""
     tokens = [*task.prompt, *task.answer]
     strange = [token for token in tokens if not 0 <= token < ids]
     if not task.prompt or not task.answer:

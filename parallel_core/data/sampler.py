@@ -38,12 +38,12 @@ class _Sampler:
 
 @dataclass
 class MegatronPretrainingSampler(_Sampler):
-    """Sampler in the data's own order (`--dataloader-type single`): the first loop over it gives what is left of the
-    data behind `consumed_samples`, a further one all data. drop_last: leave out an incomplete micro-batch at the end.
-    Raises ValueError if no sample is left, and for a micro-batch below 1."""
+    """Sampler in the data's own order (`--dataloader-type single`): the first loop over it gives this rank's part of
+    the data behind `consumed_samples`, a further one its part of all data. drop_last: leave out an incomplete global
+    micro-batch at the end. Raises ValueError if no sample is left, and for a micro-batch below 1."""
 
     drop_last: bool = True
-    """Whether an incomplete micro-batch at the end is left out."""
+    """Whether an incomplete global micro-batch at the end is left out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,13 +66,14 @@ class MegatronPretrainingSampler(_Sampler):
 
 @dataclass
 class MegatronPretrainingRandomSampler(_Sampler):
-    """Sampler in a new random order each epoch (`--dataloader-type cyclic`); a loop over it gives what is left of the
-    epoch, without samples that do not fill a global micro-batch. data_sharding: each rank has a fixed part of the data,
-    else all ranks share all of it. Raises ValueError if the data do not fill a global micro-batch, for consumed samples
-    that are no multiple of one, and for a micro-batch below 1."""
+    """Sampler in a new random order each epoch (`--dataloader-type cyclic`); a loop over it gives this rank's part
+    of what is left of the epoch, without samples that do not fill a global micro-batch. data_sharding: each rank
+    shuffles a fixed part of the data, else they are shuffled as a whole and dealt to the ranks. Raises ValueError if
+    the data do not fill a global micro-batch, for consumed samples that are no multiple of one, and for a micro-batch
+    below 1."""
 
     data_sharding: bool
-    """Whether each rank has a fixed part of the data; else all ranks share all of it."""
+    """Whether each rank shuffles a fixed part of the data; else they are shuffled as a whole and dealt to the ranks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +122,8 @@ def endless(sampler: MegatronPretrainingRandomSampler) -> Iterator[list[int]]:
 
 
 def random_permutation(number: int, seed: int) -> Array:
-    """The permutation of 0 ... number - 1 that torch.randperm gives after manual_seed(seed), int64 [number].
+    """The permutation of 0 ... number - 1 that torch.randperm gives after manual_seed(seed), int64 [number];
+    for a number below 214,748,364 and a seed below 2^32.
 
     Both draw 32 bits at a time from a Mersenne twister, and exchange element i with one from i on.
     """

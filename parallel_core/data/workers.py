@@ -58,9 +58,9 @@ def _run(items: list[Any]) -> list[Any]:
 def in_workers(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, at_once: int = _ITEMS_AT_ONCE
 ) -> Iterator[Result]:
-    """function(item) for each item, in order; in `workers` processes, or in this one when that is 1 or less.
+    """function(item) for each item, in order; in up to `workers` processes, or in this one when that is 1 or less.
 
-    function: picklable; it is sent once, not with every item.
+    function: picklable; it is sent to each process once, not with every item.
     at_once: items that are sent together.
     Raises ValueError when a worker process dies, and passes on what `items` and `function` raise.
     """

@@ -1,9 +1,9 @@
 """Hot experts, which every expert-parallel rank computes for its own tokens, and the rows that each expert takes, as
 plain numbers.
 
-The H of E experts that get most tokens are hot: each of the e expert-parallel ranks has a copy of them, so that their
-tokens do not travel. The others are cold: they stay with their owner, and of an expert's capacity C they have the share
-c.
+Of E experts H are hot: at first 0 ... H - 1, later those that got most tokens in an earlier step. Each of several
+expert-parallel ranks has a copy of them. The others are cold: only their owner has them, and of an expert's capacity
+they have a share.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ Hot = tuple[int, ...]
 
 
 def first_hot(count: int) -> Hot:
-    """The first hot experts, before the router's loads are known: experts 0 ... `count` - 1."""
+    """The hot experts where none have been chosen by numbers of tokens: experts 0 ... `count` - 1."""
     return tuple(range(count))
 
 
@@ -28,15 +28,15 @@ def hottest(tokens: Array, count: int) -> Hot:
 
 
 def is_revised(step: int, update_step: int) -> bool:
-    """Whether the hot experts are chosen anew at the end of step `step` (from 1): at powers of two up to `update_step`,
-    and at multiples of it."""
+    """Whether `step`, from 1, is a power of two up to `update_step` or a multiple of it: after such a
+    step's update hot experts are chosen anew."""
     is_power_of_two = step & (step - 1) == 0
     return (is_power_of_two and step <= update_step) or step % update_step == 0
 
 
 def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Array:
-    """The largest number of rows that each expert takes, int64 [E]: `capacity` for a hot one, int(`capacity` x
-    `cold_share`) for a cold one."""
+    """The capacity of each expert, int64 [E]: `capacity` for a hot one, int(`capacity` x `cold_share`) for a cold one.
+    experts: E."""
     rows = np.full(experts, int(capacity * cold_share))
     rows[list(hot)] = capacity
     return rows
@@ -44,8 +44,8 @@ def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Arra
 
 class Slots(NamedTuple):
     """The destinations of one rank's tokens, as numbers of slots: `number` [E] is the slot for each expert's tokens,
-    `total` the number of all owners' slots, which follow one another. With E experts on e owners, H of them hot, each
-    owner has E/e + H slots: its own E/e experts, then a copy of each hot expert."""
+    `total` the number of all owners' slots, which follow one another. With copies of H hot ones of E experts on
+    each of e owners, an owner has E/e + H slots: its own E/e experts, then a copy of each hot expert."""
 
     number: Array
     """int32 [E]: the slot to which this rank sends tokens of each expert."""

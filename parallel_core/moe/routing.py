@@ -2,14 +2,14 @@
 
 T tokens, or s tokens of each of b sequences in rows [s, b], E experts, k chosen ones, G groups of experts.
 
-A balancing loss (Fedus et al., "Switch Transformers", 2021) is a sum over tokens of sum_e(p_te w_e): p are the
-normalized scores of all experts, w weights that follow from what experts got and have no gradient. So all balancing
-losses together need one weight for each expert. The z loss (Zoph et al., "ST-MoE", 2022) keeps logits small.
+A balancing loss (Fedus et al., "Switch Transformers", 2021) is a sum of p_te w_te over tokens t and experts e: p are
+the normalized scores of all experts, w weights that follow from what experts got and have no gradient. So the weights
+of all balancing losses are added up to one w. The z loss (Zoph et al., "ST-MoE", 2022) keeps logits small.
 
 Two experts are sampled as by SparseMixer (Liu et al., "Sparse Backpropagation for Mixture-of-Experts Training", 2023).
-For each in turn, experts whose logit is more than 2 `jitter` x max(|logit|, best) below the best are left out, one of
-the others is drawn by their softmax, and its weight is its probability. The gradient is Heun's third-order estimate: a
-drawn expert that is not the best has a third of its weight three times out of four.
+For each in turn, of the experts not drawn yet those whose logit is more than 2 `jitter` x max(|logit|, best) below the
+best are left out, one of the others is drawn by their softmax, and its weight is its probability. The gradient is
+Heun's third-order estimate: a drawn expert that is not the best has a third of its weight three times out of four.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EPSILON = 1e-20
 class RoutingRule:
     """The settings of a layer's router: k (`topk`), the scores (sigmoid, root_softplus, else softmax, with pre_softmax
     over all experts), their sum as divisor (`normalize`), their factor, the limit to `group_topk` of the `groups` by
-    the sum of a group's `group_score_topk` best scores, and the choice by balanced scores (`sinkhorn`)."""
+    the sum of a group's `group_score_topk` best scores, and the choice by balanced scores (`sinkhorn`, in training)."""
 
     topk: int
     """The number of experts that a token goes to, k."""
@@ -52,7 +52,7 @@ class RoutingRule:
     group_score_topk: int | None = None
     """The number of a group's best experts whose summed scores are the group's score; None: k // group_topk."""
     sinkhorn: bool = False
-    """Whether experts are chosen by balanced scores; weights come of the unbalanced scores of all experts."""
+    """Whether experts are chosen, in training, by balanced scores; weights come of the unbalanced scores."""
 
     @classmethod
     def of(cls, config: MoEConfig) -> RoutingRule:
@@ -81,13 +81,13 @@ class RoutingRule:
 
     @property
     def counted_of_group(self) -> int:
-        """The number of a group's best experts whose summed scores are its score; only where groups are limited."""
+        """The number of a group's best experts whose summed scores are its own; AssertionError without `group_topk`."""
         assert self.group_topk is not None
         return self.group_score_topk or self.topk // self.group_topk
 
     @property
     def scores_all(self) -> bool:
-        """Whether the chosen experts' weights are scores among all experts, not a softmax over the chosen ones."""
+        """Whether all experts are scored, so that weights are no softmax over the chosen ones' logits."""
         return self.scores_alone or self.pre_softmax
 
 
@@ -126,7 +126,7 @@ def scores(logits: Array, rule: RoutingRule) -> Array:
 
 
 def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
-    """Scores [T, E] of all experts that sum to 1 for each token: the probabilities p of balancing losses."""
+    """The probabilities p [T, E] of balancing losses: the softmax, or `lone_scores` divided by each token's sum."""
     if not rule.scores_alone:
         return softmax(logits)
     values = lone_scores(logits, rule)
@@ -134,7 +134,7 @@ def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
 
 
 def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
-    """The weights [T, k] of the chosen `experts` [T, k], by which their outputs are multiplied."""
+    """The weights [T, k] of the outputs of the chosen `experts` [T, k]."""
     chosen = np.take_along_axis(scores(logits, rule), experts, axis=-1)
     if not rule.scores_all:
         chosen = softmax(chosen)
@@ -144,7 +144,7 @@ def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
 
 
 def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gradient: Array) -> Array:
-    """The gradient [T, E] of the logits from that of the weights [T, k]."""
+    """The gradient [T, E] of the logits from that of the weights [T, k]; no expert is chosen twice by a token."""
     gradient = gradient if rule.scale == 1.0 else gradient * np.asarray(rule.scale, gradient.dtype)
     result, values = np.zeros(logits.shape, logits.dtype), scores(logits, rule)
     chosen = np.take_along_axis(values, experts, axis=-1)
@@ -160,7 +160,7 @@ def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gra
 
 
 def best(values: Array, count: int) -> Array:
-    """The columns of each row's `count` largest values, int32 [T, count], largest first; of equal ones the first."""
+    """The columns of a row's `count` largest values > -inf, int32 [T, count], largest first; of equals the first."""
     chosen = np.empty((len(values), count), np.int32)
     left, rows = values.copy() if count > 1 else values, np.arange(len(values))
     for place in range(count):
@@ -184,7 +184,7 @@ def within_best_groups(values: Array, rule: RoutingRule) -> Array:
 
 
 def choose(logits: Array, rule: RoutingRule, bias: Array | None = None) -> Array:
-    """The k experts of highest score `within_best_groups`, int32 [T, k], best first. bias [E]: for the choice alone."""
+    """The k experts of highest score `within_best_groups`, int32 [T, k], best first. bias [E]: added to the scores."""
     values = scores(logits, rule)
     return best(within_best_groups(values if bias is None else values + bias, rule), rule.topk)
 
@@ -204,7 +204,7 @@ def sinkhorn(cost: Array, tolerance: float = 1e-4) -> Array:
 
 
 def get_capacity(num_tokens: int, num_experts: int, capacity_factor: float, min_capacity: int | None = None) -> int:
-    """The most choices an expert takes: num_tokens / num_experts x the factor, rounded up, at least the minimum."""
+    """The most choices an expert takes: `num_tokens` choices / experts x factor, rounded up, at least the minimum."""
     return max(ceil(num_tokens / num_experts * capacity_factor), min_capacity or 0)
 
 
@@ -216,7 +216,7 @@ def beyond_capacity(counts: Array, capacity_factor: float) -> Array:
 def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_position: bool) -> Array:
     """Whether an expert keeps a choice, bool [T, k]: those of largest probability or, by_position, of the first tokens.
 
-    capacity: one for all experts, or [E]. experts [T, k] int32. Of equal probabilities the first tokens' are kept.
+    capacity: one for all experts, or [E]. experts [T, k] int32, no -1. Of equal probabilities the first tokens' stay.
     """
     chosen, weights = experts.ravel(), probabilities.ravel()
     kept, counts = np.ones(chosen.shape, bool), np.bincount(chosen)
@@ -248,7 +248,7 @@ class Tokens(NamedTuple):
     """The numbers of tokens and of sequences by which the weights of a balancing loss are scaled."""
 
     number: int
-    """The number of tokens over which the load was counted, T."""
+    """The number of tokens over which a load was counted, T; with a loss for each sequence, one sequence's."""
     sequences: int = 1
     """The number of losses, one a sequence, that are averaged; 1: one loss over all tokens."""
 
@@ -269,7 +269,7 @@ def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Arr
 
 
 def z_weight(coefficient: float, tokens: int) -> float:
-    """The weight of each token's log_sum_exp^2 in the z loss, a mean over `tokens` tokens."""
+    """The weight of each token's log_sum_exp^2 in the z loss, `coefficient` times the mean over `tokens` tokens."""
     return coefficient / tokens
 
 
@@ -293,10 +293,10 @@ def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: R
 
 @dataclass(frozen=True)
 class Noise:
-    """The uniform random numbers in (0, 1) that one sampling of two experts takes."""
+    """The uniform random numbers from 0 to 1 that one sampling of two experts takes."""
 
     draws: Array
-    """[2, T, E], for drawing the first and the second expert."""
+    """[2, T, E], in (0, 1), for drawing the first and the second expert."""
     thirds: Array
     """[2, T]: above 3/4 a drawn expert keeps its whole weight though it is not the best."""
 
@@ -309,7 +309,7 @@ class Draw:
     experts: Array
     """[T]: the number of the expert."""
     gates: Array
-    """[T, E]: the probabilities by which the expert was drawn; 0 for experts that were left out."""
+    """[T, E]: the probabilities by which an expert is drawn; 0 for experts that were left out or taken before."""
     multiplier: Array
     """[T]: the probability of the drawn expert."""
     weights: Array
@@ -341,7 +341,8 @@ def sample(logits: Array, jitter: float, noise: Noise | None) -> tuple[Draw, Dra
 
 
 def sampled_gradient(draw: Draw, gradient: Array) -> Array:
-    """The gradient [T, E] of the logits, from the gradient [T] of the drawn experts' weights."""
+    """The gradient [T, E] of the logits by Heun's estimate, from the gradient [T] of the weights of a draw's experts:
+    this times the slope of their whole probabilities, also where the weight is a third."""
     upstream = gradient * draw.multiplier
     result = -draw.gates * upstream[:, None]
     result[np.arange(len(upstream)), draw.experts] += upstream

@@ -1,7 +1,7 @@
 """The rows that travel when tokens go to the ranks of their experts, as plain numbers.
 
 T tokens of a rank, k choices of each, E experts, m experts of a rank, n ranks of a group, r rows. A row is a token's
-hidden state on its way to one expert, and -1 in place of a row's number stands for none.
+hidden state, or a choice's weight, on its way to one expert, and -1 in place of a row's number stands for none.
 """
 
 from typing import NamedTuple
@@ -15,13 +15,13 @@ NONE = -1
 
 class Copies(NamedTuple):
     """Rows copied into a list of r rows: `sources` [r], the row that each row of the list is a copy of, -1 for zeros,
-    and `places` [rows, copies], the places of each row's copies in the list, filled up with -1: the transpose of
-    copying, a sum over a row's copies, needs those."""
+    and `places` [rows, copies], the places of each row's copies in the list, -1 for none: the transpose of copying, a
+    sum over a row's copies, needs those."""
 
     sources: Array
     """int32 [r]: the row that each row of the list is a copy of, -1 for a row of zeros."""
     places: Array
-    """int32 [rows, copies]: the places in the list where each row's copies stand, filled up with -1."""
+    """int32 [rows, copies]: the places in the list where each row's copies stand, -1 for none."""
 
     @staticmethod
     def of(sources: Array, rows: int, most: int) -> "Copies":
@@ -45,26 +45,26 @@ class Copies(NamedTuple):
 
     @property
     def undone(self) -> "Copies":
-        """The inverse copies, where each row is copied exactly once."""
+        """The inverse copies, where each row is copied exactly once; zeros of the list are left out."""
         return Copies(self.places[:, 0], self.sources[:, None])
 
 
 class SortedChoices(NamedTuple):
-    """The choices (pairs of a token and one of its experts) of a rank's tokens, sorted by expert: their numbers [r],
-    token x k + j for a token's j-th expert, -1 for padding, and the number of rows of each expert [E]."""
+    """Choices (pairs of a token and one of its experts), sorted by expert: their numbers [r], token x k + j for a
+    token's expert j, from 0, -1 for padding, and the number of rows of each expert."""
 
     choices: Array
-    """[r]: numbers of choices, token x k + j for a token's j-th expert; all of expert 0, then all of expert 1, ...,
-    each in the tokens' order; -1 for a row that is padding."""
+    """[r]: numbers of choices, token x k + j for a token's expert j, from 0: all of the first expert, then all of the
+    next, each in the tokens' order; -1 for a row that is padding."""
     counts: Array
-    """int64 [E]: the number of rows of each expert."""
+    """int64 [E]: the number of rows of each expert; or [m] of some neighbouring experts."""
 
 
 def sorted_by_expert(experts: Array, num_experts: int, rows: Array | None = None) -> SortedChoices:
     """The choices sorted by expert. experts [T, k], -1 where a choice was dropped, which is left out. rows [E]: each
-    expert gets so many rows, padded with -1 (as for a capacity); None: as many as it has choices.
+    expert gets so many rows, at least one a choice, padded with -1 (as for a capacity); None: one a choice.
 
-    The sort is stable and of small integers, for which numpy counts instead of comparing.
+    Numbers of fewer than 65536 experts are sorted as integers of 8 or 16 bits, which is faster.
     """
     flat = experts.reshape(-1)
     counts = np.bincount(flat + 1, minlength=num_experts + 1)
@@ -105,7 +105,7 @@ class Sent(NamedTuple):
     after receiver, and the number of rows for each expert of each receiver [n, m]."""
 
     choices: Array
-    """[r]: numbers of choices in the order in which their rows are sent, receiver after receiver."""
+    """[r]: numbers of choices in the order in which their rows are sent, receiver after receiver; -1 for padding."""
     counts: Array
     """int64 [n, m]: the number of rows for each expert of each receiving rank."""
 

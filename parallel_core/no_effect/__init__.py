@@ -1,7 +1,6 @@
-"""Options that act only beside something else: each row has a condition under which options do nothing, and the reason.
+"""Options that do nothing under certain settings: each row has options, the condition and the reason.
 
-Megatron lets such flags pass, so they are no findings; the caller says the reason of those that the user gave. Options
-that never have an effect: `row.ALWAYS`.
+They are no findings. Options that never have an effect: `row.ALWAYS`.
 """
 
 from collections.abc import Iterable
@@ -18,8 +17,8 @@ ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.R
 
 
 def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:
-    """Path -> "no effect: " and the reason, for each of the paths `given` that has a row whose condition holds. Options
-    in `row.ALWAYS` have no row. The configuration must be one without findings.
+    """Path -> "no effect: " and the reason, for each of the paths `given` that has a row whose condition holds.
+    `row.ALWAYS` is not looked at. The configuration must be one without findings.
 
     at_any_length: leave out reasons that depend on the length of a run's sequences: the rest holds for the model.
     """

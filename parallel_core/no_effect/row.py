@@ -80,5 +80,5 @@ def needs(switch: str, options: str, *values: Any) -> Idle:
 
 
 def below(section: type, *but: str) -> str:
-    """The names of a section's options, except `but`, separated by spaces as `Idle.options` has them."""
+    """The names of all fields of a section, except `but`, separated by spaces as `Idle.options` has them."""
     return " ".join(name for name in section.__dataclass_fields__ if name not in but)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ class Activation:
     (`without_fusion`; None: the same), and whether it is gated."""
 
     operator: str
-    """Name of the operator of `pynative.kernels` that computes the activation."""
+    """Name of the activation among those of `pynative.kernels`."""
     gated: bool = False
     """Whether the first linear gives twice as much, of which one half gates the other ("GLU variants", Shazeer,
     2020)."""

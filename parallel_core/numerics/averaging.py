@@ -1,9 +1,9 @@
 """Averages over micro-batches and replicas: the factors of losses and gradients.
 
-A backward pass starts from a seed, gradients are summed over micro-batches and data- and context-parallel ranks, and
-the sum is multiplied once, inside the optimizer's update (an exception is below). A micro-batch's loss and its tokens
-are those of whole sequences: context-parallel ranks have the same loss, each a part of its gradient. Two rules,
-Megatron's:
+In a training step a backward pass starts from a seed, gradients are summed over micro-batches and data- and
+context-parallel ranks, and the sum is multiplied once, inside the optimizer's update (an exception is below). A
+micro-batch's loss and its tokens are those of whole sequences: context-parallel ranks have the same loss, each a part
+of its gradient. Two rules, Megatron's:
 
     default                        an average of averages: each micro-batch's mean loss counts the same
     --calculate-per-token-loss     each token of the global batch counts the same
@@ -12,7 +12,8 @@ With a loss scaler, which keeps 16-bit gradients in range, the seed is multiplie
 it. Under the default rule each replica then divides its gradients by the number of replicas before the sum, so that the
 sum does not overflow; with --ddp-average-in-collective after it, as without a scaler.
 
-The *reported* loss is under both the sum over the global batch's tokens divided by their number.
+The *reported* loss is under both the sum over the global batch's tokens divided by their number, unless a script's
+loss function reports something else.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Weight(Protocol):
 
     @property
     def tokens(self) -> float:
-        """The number of tokens that count in the loss."""
+        """The number of tokens that the loss counts for."""
 
     @property
     def is_mean(self) -> bool:
@@ -35,7 +36,7 @@ class Weight(Protocol):
 
 @dataclass(frozen=True)
 class MicroBatchWeight:
-    """A `Weight` that is known before the forward pass, by labels and loss mask."""
+    """A `Weight` of given values."""
 
     tokens: float
     is_mean: bool = True
@@ -60,7 +61,7 @@ class Averaging:
 
     @property
     def loss_scale(self) -> float:
-        """The loss scaler's factor of the step that runs; 1 without a scaler."""
+        """The loss scaler's scale as it is now; 1 without a scaler."""
         return 1.0 if self.loss_scaler is None else self.loss_scaler.scale
 
     @property
@@ -88,8 +89,7 @@ class Averaging:
 
     @staticmethod
     def loss_sum(loss: float, weight: Weight) -> float:
-        """A micro-batch's loss summed over its tokens. The reported loss is the sum of these over the global batch's
-        micro-batches, divided by its number of tokens."""
+        """A micro-batch's loss summed over the tokens of its weight."""
         return loss * weight.tokens if weight.is_mean else loss
 
 
@@ -106,5 +106,5 @@ class FurtherLosses:
     def weight(self, tokens: float, main_tokens: float) -> float:
         """The factor of one depth's loss, the mean over `tokens` tokens, beside the main loss, the mean over
         `main_tokens`: factor / depths; with --calculate-per-token-loss times tokens / main_tokens, because the sum of
-        both is multiplied by the main loss's tokens then."""
+        both is multiplied by the main loss's tokens then. `depths` and `main_tokens` are taken for 1 if fewer."""
         return self.factor / max(self.depths, 1) * (tokens / max(main_tokens, 1.0) if self.per_token else 1.0)

@@ -2,7 +2,8 @@
 
 MXFP4: 32 numbers with a sign, two exponent bits and one mantissa bit (E2M1) share a power of two ("OCP Microscaling
 Formats", 2023). NF4: 64 numbers, each one of 16 quantiles of a normal distribution, share their largest magnitude;
-these magnitudes are 8-bit numbers of which 256 share a scale (double quantisation; "QLoRA", Dettmers et al., 2023).
+these magnitudes less their mean are 8-bit numbers of which 256 share a scale (double quantisation; "QLoRA", Dettmers et
+al., 2023).
 Rounding is to the nearest; for a magnitude nearly in the middle `bitsandbytes` may take the other number.
 """
 

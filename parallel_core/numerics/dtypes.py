@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""A numpy array; the docstring of the function or field that names it gives its shape and type."""
+"""A numpy array of any shape and type."""
 
 
 class DType(NamedTuple):
@@ -30,4 +30,4 @@ DTYPES = {
 }
 
 FLOATS = ("float32", "float16", "bfloat16")
-"""Types of weights and of what layers compute in."""
+"""Types that trained weights may have, and that --compute-dtype may name."""

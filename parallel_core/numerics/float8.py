@@ -1,7 +1,8 @@
 """8-bit floating-point formats: values are rounded to numbers of a format, under scales.
 
-"FP8 Formats for Deep Learning" (Micikevicius et al., 2022). A value x becomes rounded(s x) / s, with the scale s of its
-tensor or block, which follows from the largest magnitude there. Rules of scales are Transformer Engine's.
+"FP8 Formats for Deep Learning" (Micikevicius et al., 2022). A value x becomes rounded(s x) times 1 / s, with the
+scale s of its tensor or block, which follows from the largest magnitude there or, delayed, in earlier steps. Rules of
+scales follow Transformer Engine's.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ E4M3, E5M2 = Float8(3, -6, 448.0), Float8(2, -14, 57344.0)
 
 def rounded(x: Array, form: Float8) -> Array:
     """float32 x -> the nearest number of the format, of two as near the even one. An x beyond the format's largest
-    number becomes that number with x's sign. A NaN stays a NaN; zeros lose their sign."""
+    number becomes that number with x's sign. A NaN stays a NaN; a zero in the result is +0."""
     held = np.clip(x, -form.largest, form.largest)
     # Adding 1.5 x 2^23 units of the 8-bit type's last place rounds x to such units, to nearest even.
     unit = np.maximum(held.view(np.uint32) & EXPONENT, np.float32(2.0**form.smallest).view(np.uint32))
@@ -81,7 +82,8 @@ class Rounding(NamedTuple):
 
 
 def in_blocks(x: Array, block: tuple[int, int]) -> Array:
-    """x [r, c] in blocks of `block` = (rows, columns): [r / rows, rows, c / columns, columns], filled up with zeros."""
+    """x [r, c] in blocks of `block` = (rows, columns): [r / rows, rows, c / columns, columns], with counts
+    of blocks rounded up and the last blocks filled up with zeros."""
     counts = [-(-size // part) for size, part in zip(x.shape, block, strict=True)]
     filled = x
     if x.shape != (counts[0] * block[0], counts[1] * block[1]):
@@ -91,8 +93,9 @@ def in_blocks(x: Array, block: tuple[int, int]) -> Array:
 
 
 def quantised(x: Array, rounding: Rounding, scale: float | None = None) -> Array:
-    """float32 x [r, c] -> rounded(s x) / s, float32 [r, c], with the scale s of all of x or of each block. scale: takes
-    the place of the one that follows from all of x (delayed scaling); not read for a rounding with blocks."""
+    """float32 x [r, c] -> rounded(s x) times 1 / s, float32 [r, c], with the scale s of all of x or of each block.
+    scale: takes the place of the one that follows from all of x (delayed scaling); not read for a rounding with
+    blocks."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if rounding.block is None:
             own = rounding.scale_of(np.abs(x).max(initial=0), rounding.form) if scale is None else np.float32(scale)

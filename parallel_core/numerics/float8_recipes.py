@@ -2,7 +2,7 @@
 
 y = x W^T, dx = dy W, dW = dy^T x with x [r, i], W [o, i], dy [r, o]. Each operand is in two products. Blocks lie along
 the axis that a product sums over, so that an operand is rounded for each of its products by itself; a weight in square
-blocks, or an operand with one scale, is rounded alike for both.
+blocks, or an operand with one scale, is rounded alike for both. With --no-fp8-wgrad nothing is rounded for dW.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ OPERANDS = (INPUT, WEIGHT, GRADIENT)
 class Scaling(NamedTuple):
     """The rule of the scales of a recipe (`scale_of`), and their blocks: `block` neighbouring values along the summed
     axis share a scale, with `square_weights` a square of a weight; None: one scale for a tensor. is_delayed: whether a
-    scale follows from the largest magnitudes of earlier steps."""
+    scale follows from the largest magnitudes of earlier steps instead (`DelayedScale`)."""
 
     scale_of: ScaleOf
     block: int | None = None
@@ -53,14 +53,15 @@ SCALINGS = {
 
 
 class DelayedScale:
-    """The scale of one operand from the largest magnitudes of the latest steps; 1 in the first step.
+    """The scale of one operand from the largest magnitudes of the latest steps; 1 before one is known.
 
     Args:
         target: the number that the largest magnitude is to become under the scale.
-        length: number of steps that are remembered.
+        length: the number of steps that are remembered at most; those with a largest magnitude of 0 are not.
         algorithm: "max" of all that are remembered, or "most_recent".
 
-    `scale` is in use, `seen` the largest magnitude of the step that runs, `history` those of steps before.
+    `scale` is in use; `seen`: the largest magnitude that `see` has noted since `seen` was set to 0; `history`: those
+    that are remembered, the oldest first.
     """
 
     def __init__(self, target: float, length: int, algorithm: str) -> None:
@@ -69,7 +70,7 @@ class DelayedScale:
         self.history: list[float] = []
 
     def see(self, amax: float) -> None:
-        """Note a largest magnitude in the step that runs: `seen` becomes it if it is larger, or not a number."""
+        """Note a largest magnitude: `seen` becomes it if it is larger, or not a number."""
         self.seen = float(np.maximum(self.seen, amax))
 
     def advance(self, amax: float) -> None:
@@ -106,7 +107,8 @@ class Recipe(NamedTuple):
 
     def rounding(self, operand: str, summed: int) -> Rounding:
         """The rounding of an operand (INPUT, WEIGHT or GRADIENT) in a product that sums over the operand's axis
-        `summed`, 0 or 1."""
+        `summed`, 0 or 1: its format, the rule of its scales, and their blocks. `rounds_weight_gradients` is not
+        read."""
         scaling, form = SCALINGS[self.scaling], self.form(operand)
         if scaling.block is None:
             return Rounding(form, scaling.scale_of)
@@ -120,5 +122,5 @@ class Recipe(NamedTuple):
         return FORMATS[self.formats][operand == GRADIENT]
 
     def delayed_scale(self, operand: str) -> DelayedScale:
-        """The scale of an operand as it is before the first step: 1, without history."""
+        """A new delayed scale for an operand: 1, without history."""
         return DelayedScale(self.form(operand).largest * 2.0**-self.margin, self.history, self.algorithm)

@@ -1,9 +1,9 @@
 """Weights of hyper-connections (mHC, Xie et al., 2026): how a block reads n residual streams, and how they go on.
 
 A linear over all streams of a token gives m = n + n + n n numbers, from which follow `pre` (a block's input is the sum
-of pre_i stream_i), `post` and `comb` (afterwards stream_k is post_k output + sum_j comb_jk stream_j). comb is nearly
-doubly stochastic: its rows and columns are divided by their sums in turn (Sinkhorn and Knopp, 1967), so that no stream
-grows from layer to layer.
+of pre_i stream_i), `post` and `comb` (afterwards stream_k is post_k output + sum_j comb_jk stream_j). Rows and columns
+of comb are divided by their sums in turn, which brings it near a doubly stochastic matrix (Sinkhorn and Knopp, 1967).
+Where streams are only read, there are n numbers, for pre.
 
 T tokens, which are the last axis: the linear's results u [m, T], comb [n, n, T] with rows j first.
 """
@@ -19,18 +19,18 @@ from parallel_core.numerics.dtypes import Array
 
 @dataclass(frozen=True)
 class StreamRule:
-    """The settings of one hyper-connection: the number of streams, and of the iterations by which `comb` becomes doubly
-    stochastic (0: streams are only read, without `post` and `comb`); the epsilons of these weights and of the norm."""
+    """The settings of one hyper-connection: the number of streams, and of the iterations that divide `comb` by its sums
+    (0: streams are only read, without `post` and `comb`); the epsilons of these weights and of the norm."""
 
     streams: int
     """The number of residual streams, n."""
     iterations: int
-    """The number of times that columns of `StreamWeights.comb` are divided by their sums (rows one time fewer); 0:
-    streams are read for the last time, and there is neither post nor comb."""
+    """The number of times that columns of `StreamWeights.comb` are divided by their sums (rows one time fewer, after a
+    softmax of each); 0: streams are only read, and there is neither post nor comb."""
     epsilon: float
-    """Added to the weights `pre` and `comb` of `StreamWeights`, and to the sums by which comb is divided."""
+    """Added to `pre` of `StreamWeights`, to `comb` before it is divided by its sums, and to these sums."""
     norm_epsilon: float
-    """Added to the mean square by which a token's streams are normed before the linear."""
+    """Added to the mean square of a token's streams, by whose root they are divided."""
 
     @property
     def width(self) -> int:
@@ -76,7 +76,7 @@ def _sides(rule: StreamRule) -> list[int]:
 
 
 def stream_weights(u: Array, rule: StreamRule) -> StreamWeights:
-    """The weights from the linear's results u [m, T], which are scaled and shifted already."""
+    """The weights from the linear's results u [m, T], which are scaled and shifted already; u is not changed."""
     pre, *others = (u[group] for group in rule.groups)
     pre = _sigmoid(pre) + np.float32(rule.epsilon)
     if not others:

@@ -1,8 +1,8 @@
 """Loss scalers: the factor that keeps 16-bit gradients in range, as state machines without tensors.
 
 The loss is multiplied by `scale` before the backward pass and the gradients are divided by it. A step in which a
-gradient of any rank is not finite has overflowed: it is skipped, and `update` is told so. The state is plain numbers,
-which a checkpoint saves.
+gradient of any rank is not finite has overflowed: it is skipped, and `update` is told so. The state is plain numbers
+and the scaler's kind, which a checkpoint saves.
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 
 class LossScaler(ABC):
-    """The interface of all loss scalers."""
+    """The base class of loss scalers."""
 
     scale: float
     """The factor of the next step's loss."""
     kind: ClassVar[str]
-    """Name of the kind in a checkpoint: a scaler continues from states of its own kind."""
+    """Name of the kind in a checkpoint."""
     state_names: ClassVar[tuple[str, ...]] = ("scale",)
-    """Names of the fields that `update` changes, which a checkpoint saves; the others are settings."""
+    """Names of the fields that a checkpoint saves; the others are settings."""
 
     @abstractmethod
     def update(self, overflow: bool) -> None:
@@ -32,7 +32,7 @@ class LossScaler(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint; from another kind of scaler's only the scale is taken. Settings
-        stay."""
+        stay. Raises KeyError for a state without its kind or one of these numbers."""
         names = self.state_names if state["kind"] == self.kind else ("scale",)
         for name in names:
             setattr(self, name, state[name])
@@ -55,8 +55,8 @@ class ConstantLossScaler(LossScaler):
 @dataclass(kw_only=True)
 class DynamicLossScaler(LossScaler):
     """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 since the scale last grew divides the
-    scale by `factor`, down to `min_scale`, and `window` steps in a row without an overflow multiply the scale by
-    `factor`.
+    scale by `factor`, down to `min_scale`, and every `window` steps in a row without an overflow multiply the scale
+    by `factor`.
 
     Clean steps alone do not restore the hysteresis: once it is used up, each further overflow shrinks the scale until
     the scale grows. growth_tracker, hysteresis_tracker: the state.
@@ -80,8 +80,9 @@ class DynamicLossScaler(LossScaler):
             self.hysteresis_tracker = self.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step: an overflow uses up hysteresis, or shrinks the scale; `window` clean steps let it grow.
-        overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow uses up hysteresis and, where none is left, shrinks the scale, down to
+        `min_scale`; the last of `window` clean steps in a row lets it grow. overflow: whether any rank's gradient was
+        not finite."""
         if overflow:
             self.growth_tracker = 0
             self.hysteresis_tracker = (self.hysteresis_tracker or 0) - 1
@@ -149,9 +150,10 @@ scale is found again quickly after it collapsed."""
 
 
 def windows(max_window: int, min_window: int) -> list[int]:
-    """The windows of an adaptive scaler, shortest first. Beginning with `max_window`, each window above 100 is followed
-    by its half, rounded down to hundreds; 100 is followed by 50, a shorter one by one that is `min_window / 2` less,
-    rounded down; the last is `min_window`. (1000, 20) gives 20 30 40 50 100 200 500 1000."""
+    """The windows of an adaptive scaler, shortest first: `min_window`, and the numbers above it of a row that begins
+    with `max_window`. There a number above 100 is followed by its half, rounded down to hundreds; 100 by 50; a smaller
+    one by itself less `min_window` / 2. Fractions are rounded down at the end. `min_window` must be above 0. (1000, 20)
+    gives 20 30 40 50 100 200 500 1000, (150, 20) gives 20 150."""
     found, window = {min_window}, float(max_window)
     while window > min_window:
         found.add(math.floor(window))
@@ -166,11 +168,11 @@ def windows(max_window: int, min_window: int) -> list[int]:
 class AdaptiveLossScaler(LossScaler):
     """A dynamic scale whose window adapts: after three rises of the scale the window is the next longer of `windows`;
     after three falls without a rise between them it is 1 step, unless it was the shortest already. A rise multiplies
-    the scale by `factor`, a fall divides it, down to 1; an overflow at 1 counts as a fall. scale_window: the first
-    window, in steps; iteration, last_change, rises, falls, level: the state.
+    the scale by `factor`, a fall divides it and leaves at least 1; every overflow counts as a fall. scale_window: the
+    first window, in steps; iteration, last_change, rises, falls, level: the state.
 
-    Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0, and warns of
-    a scale_window that is not among the windows.
+    Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0. Without a
+    given level it warns of a scale_window that is not among the windows.
     """
 
     scale: float
@@ -203,18 +205,19 @@ class AdaptiveLossScaler(LossScaler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint; from another kind of scaler's only the scale is taken. Where the
-        settings now give fewer windows than the state's window number, the longest is taken."""
+        settings now give no window with the state's `level`, the longest is taken."""
         super().load_state_dict(state)
         self.level = min(self.level or 0, len(windows(self.max_window, self.min_window)) - 1)
 
     @property
     def window(self) -> int:
-        """The number of steps from a rise of the scale or an overflow to the next rise, if none of them overflows."""
+        """The number of steps from a rise of the scale, an overflow or the beginning to the next rise, if none of them
+        overflows."""
         return 1 if self.level == _HIDDEN else windows(self.max_window, self.min_window)[self.level or 0]
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step: an overflow shrinks the scale; the last of `window` steps since a rise or an overflow
-        lets it grow. overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow shrinks the scale, down to 1; the last of `window` steps since a rise or an
+        overflow lets it grow. overflow: whether any rank's gradient was not finite."""
         is_due = self.window <= self.iteration - self.last_change
         if overflow or is_due:
             self.last_change = self.iteration

@@ -1,8 +1,9 @@
-"""Learning rate and weight decay as functions of the samples seen; Megatron's `OptimizerParamScheduler`.
+"""Learning rate and weight decay as functions of the samples of the updates so far; Megatron's
+`OptimizerParamScheduler`.
 
-It advances by the global batch after an update, not at all on a skipped one; so with a batch of constant size iteration
-i, from 0, uses the value at i x global batch samples if none was skipped, and with a warm-up from 0 the first update
-has learning rate 0.
+Training advances it by the global batch after an update, not at all on a skipped one; so with a batch of constant size
+iteration i, from 0, uses the value at i x global batch samples if none was skipped, and with a warm-up from 0 the first
+update has learning rate 0.
 """
 
 import math
@@ -24,8 +25,8 @@ class Rates(NamedTuple):
 
 @dataclass(kw_only=True)
 class OptimizerParamScheduler:
-    """The learning rate (*lr*) and weight decay (*wd*) as a function of `num_steps`, the samples seen so far. All
-    fields *_steps count samples. decoupled_*: rates of embedding and output layer; None: the common ones. Raises
+    """The learning rate (*lr*) and weight decay (*wd*) as a function of `num_steps`, the samples of the updates so far.
+    All fields *_steps count samples. decoupled_*: rates of embedding and output layer; None: the common ones. Raises
     ValueError for an unknown decay style, a warm-up that is not shorter than the decay (of another style than
     constant), and for WSD without `wsd_decay_steps`."""
 
@@ -37,8 +38,7 @@ class OptimizerParamScheduler:
     lr_warmup_unit: int = 1
     """Samples of one update; a logarithmic warm-up counts updates."""
     lr_delay_steps: int = 0
-    """Samples before the schedule begins, in which the learning rate is that of its beginning: `init_lr` with a
-    warm-up, else `max_lr`."""
+    """Samples before the learning rate's schedule begins, in which it is that of the schedule's beginning."""
     lr_decay_steps: int
     lr_decay_style: str = "linear"
     start_wd: float
@@ -74,8 +74,8 @@ class OptimizerParamScheduler:
         return max(0, self.num_steps - self.lr_delay_steps)
 
     def get_lr(self, max_lr: float | None = None, min_lr: float | None = None) -> float:
-        """The learning rate at the present number of samples; max_lr, min_lr: bounds of a parameter group that has its
-        own; None: the schedule's."""
+        """The learning rate at the present number of samples. max_lr, min_lr: the rates between which that of a
+        parameter group decays, if they are its own; None: the schedule's. A warm-up begins at `init_lr`."""
         top = self.max_lr if max_lr is None else max_lr
         floor = self.min_lr if min_lr is None else min_lr
         if self.lr_warmup_steps > 0 and self._lr_steps <= self.lr_warmup_steps:
@@ -140,9 +140,9 @@ class OptimizerParamScheduler:
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any], *, override: bool = False) -> None:
-        """Take the count of samples, and unless `override` everything else too, from a checkpoint.
+        """Take the count of samples, and unless `override` every other field that it has too, from a checkpoint.
 
-        `override` is --override-opt-param-scheduler: the command line's schedule stays, at the checkpoint's position.
+        With `override` (--override-opt-param-scheduler) this object's schedule stays, at the checkpoint's position.
         """
         known = {name: value for name, value in state.items() if name in vars(self)}
         vars(self).update({"num_steps": state["num_steps"]} if override else known)

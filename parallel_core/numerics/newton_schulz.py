@@ -60,8 +60,8 @@ _ENDS_WITH_ITS_LAST = ("polar_express", "cans", "deepseekv4")
 
 
 def coefficients(kind: str, steps: int) -> tuple[Polynomial, ...]:
-    """The polynomials of `steps` iterations: the kind's list (`COEFFICIENTS`) from its beginning. Beyond its end the
-    list is repeated; of polar_express, cans and deepseekv4, which are made to converge, only its last polynomial."""
+    """The polynomials of `steps` iterations: the kind's list (`COEFFICIENTS`) from its beginning. Beyond its end it
+    begins anew; of polar_express, cans and deepseekv4 the last polynomial is repeated instead."""
     polynomials = COEFFICIENTS[kind]
     more = repeat(polynomials[-1]) if kind in _ENDS_WITH_ITS_LAST else cycle(polynomials)
     return tuple(islice(chain(polynomials, more), steps))

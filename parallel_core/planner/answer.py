@@ -1,4 +1,4 @@
-"""The answer of `plan --json`: the types of the object that it prints, and functions that make it of a plan."""
+"""The answer of `plan --json`: the types of the object that it prints, and functions that make it or parts of it."""
 
 from typing import TypedDict
 
@@ -9,14 +9,14 @@ from parallel_core.planner.search import Found
 
 class StageAnswer(TypedDict):
     """Planned memory of one rank of a pipeline stage, in bytes: the peak by part, their sum `total_bytes` and its
-    range, and what is reserved beside it. `peak`: the computation during which it occurs, in words."""
+    range, and the reserved memory beside it. `peak`: the computation during which the peak occurs, in words."""
 
     total_bytes: int
     """Bytes that the program allocates at the peak: the sum of `parts`. `low_bytes` and `high_bytes` are its range."""
     low_bytes: int
     high_bytes: int
     reserved_bytes: int
-    """Bytes beside `total_bytes`: kept by the runtime, and held by its allocator."""
+    """Bytes beside `total_bytes`: kept by the runtime, and held by its allocator without use."""
     parts: dict[str, int]
     peak: str
     """The computation during which the peak occurs, in words."""
@@ -43,7 +43,7 @@ class TimeAnswer(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """The time of all steps of the run: days of wall time, and hours times devices."""
+    """The planned time of all training steps of the run: in days, and in hours times devices."""
 
     days: float
     device_hours: float
@@ -61,23 +61,23 @@ class LayoutAnswer(TypedDict):
 
 
 class ReliabilityAnswer(TypedDict):
-    """The answer of --mtbf-hours: mean hours between failures of the job, the seconds of training between two
-    checkpoints that are best, and the part of the wall time that training keeps then."""
+    """The answer of --mtbf-hours: mean hours between failures of the job, the best time of training between two
+    checkpoints in seconds (Daly's estimate, 2006), and the part of the wall time that training keeps then."""
 
     mean_hours_between_failures: float
     """Mean hours between failures of the job."""
     checkpoint_seconds: float
-    """Seconds of training between two checkpoints with which the expected wall time is least."""
+    """Seconds of training between two checkpoints with which the expected wall time is least, by Daly's estimate."""
     goodput: float
     """The part of the wall time that training keeps: neither saving nor restarting nor lost to a failure."""
 
 
 class Answer(TypedDict):
     """The object that `plan --json` prints. Figures of speed are those of a step: tokens a second of the whole job,
-    TFLOP/s of a device, MFU and HFU (recomputed operations counted) as parts of the peak. `bubble_fraction`: the part
-    of the pipeline's time in which the slowest stage waits for others' computation. `traffic`: bytes that a rank of the
-    first stage sends in a step, by part of the step's time. `run` is None where the number of steps is not known,
-    `reliability` None and `layouts` empty where they were not asked for."""
+    TFLOP/s of a device and MFU without recomputed operations, HFU with them; MFU and HFU as parts of the peak.
+    `bubble_fraction`: the part of the pipeline's time in which the slowest stage waits for others' computation.
+    `traffic`: bytes that a rank of the first stage sends in a step, by part of the step's time. `run` is None where the
+    number of steps is not known, `reliability` None and `layouts` empty where they were not asked for."""
 
     fits: bool
     device: str

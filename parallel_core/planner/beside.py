@@ -18,17 +18,18 @@ MILLISECONDS, MEBIBYTE = 1e-3, 2.0**20
 
 
 class Row(NamedTuple):
-    """The figures of one part, in seconds or bytes; `measured` is None where nothing can measure it."""
+    """The figures of one part, in seconds or bytes; `measured` is None for bytes that were not measured."""
 
     part: str
     predicted: float
     measured: float | None
-    """None where nothing can measure the part."""
+    """None for bytes that were not measured."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A step's time or a rank's memory by part, and the relative error (`error`) that the plan allows for the sum."""
+    """A step's time or a rank's memory by part, and the relative error (`error`) within which the plan expects the
+    measured sum."""
 
     rows: tuple[Row, ...]
     error: float
@@ -54,7 +55,7 @@ class Quantity:
 @dataclass(frozen=True)
 class Comparison:
     """The plan beside one measured step of one rank, which is of the stage `stage`; `device`: the name of the device of
-    the plan; `source`: of the device's calibration."""
+    the plan; `source`: the source of the device's calibration, in words."""
 
     step: int
     stage: int
@@ -68,8 +69,9 @@ class Comparison:
 def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapping[str, float | None]) -> Comparison:
     """The plan beside one measured step of a rank of the pipeline stage `stage`.
 
-    spans: of this rank in this step. held: name in MEMORY_PARTS -> bytes that the rank allocated, None where not
-    measured.
+    spans: of this rank in this step; all seconds are measured as 0 if none of them is that of the whole step. held:
+    name in MEMORY_PARTS -> bytes that the rank allocated, None where not measured. Parts of time whose seconds are 0 in
+    both are left out.
     """
     predicted, measured = plan.step.of_stage(stage), measured_seconds(spans, plan.placement.topology)
     if measured.get(Kind.PAIR.value):
@@ -101,8 +103,8 @@ def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
 
 def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, float]:
     """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty if no span is that of the whole step
-    (`Kind.STEP`). Where spans overlap, the time counts once, for the first of: the bubble, messages, data,
-    computations; OTHER is the rest of the step."""
+    (`Kind.STEP`), the first of which is read. Where spans overlap, the time counts once, for the first of: the bubble,
+    messages, data, computations; OTHER is the rest of the step."""
     whole = next((span for span in spans if span.kind is Kind.STEP), None)
     if whole is None:
         return {}

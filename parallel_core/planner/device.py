@@ -1,6 +1,7 @@
-"""A kind of device as data: published peaks, links, and the calibration that says how much of them a program reaches.
+"""A kind of device as data: peaks, links, and the calibration that says how much of them a program reaches.
 
-A device is a YAML file; those of `devices/` go by name. `like` names another one, of which a file changes some keys.
+A device is a YAML file; those of `devices/` go by name. `like` names one of these, of which a file changes some keys.
+Figures of `devices/` are published ones where there are such; `plan --calibrate` writes measured ones.
 """
 
 import re
@@ -18,18 +19,19 @@ ENGINES = ("megatron", "pynative")
 
 @dataclass(frozen=True)
 class Link:
-    """The connection of a device to others, inside of a node or between nodes: published bytes a second, and seconds
-    until the first byte of a message arrives."""
+    """The connection of a device to others, inside of a node or between nodes: bytes a second, and seconds until the
+    first byte of a message arrives."""
 
     bandwidth: float
-    """Published bytes a second that a device sends over it."""
+    """Bytes a second that a device sends over it, before `Calibration`'s share."""
     latency: float
     """Seconds until the first byte of a message arrives."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """The largest relative errors that predictions of memory and of time had beside measured runs."""
+    """The relative errors of predicted memory and time within which measured ones are expected; assumed where no run
+    was measured."""
 
     memory: float
     time: float
@@ -37,7 +39,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fractions of the published peaks that programs reach on a kind of device; and seconds of a launch (`launch`), the
+    """Fractions of the peaks that programs reach on a kind of device; and seconds of a launch (`launch`), the
     exponent by which bandwidth falls with the nodes (`congestion`), a rank's speed beside idle cores (`alone`), and its
     waits for slower ranks as parts of what it computes (`uneven`, `meeting`)."""
 
@@ -45,14 +47,13 @@ class Calibration:
     """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
     launched."""
     attention: float
-    """Share of the peak that is reached by fused attention; FLOPs are counted with half of the square of scores where
-    the mask is causal."""
+    """Share of the peak that is reached by fused attention, with half of its FLOPs counted, as of a causal mask."""
     elementwise: float
     """Share of the memory's bandwidth that is reached by elementwise operations."""
     inside_share: float
-    """Share of the links' published bandwidth that messages inside a node reach."""
+    """Share of the links' bandwidth that messages inside a node reach."""
     between_share: float
-    """Share of the published bandwidth between nodes that messages reach."""
+    """Share of the bandwidth between nodes that messages reach."""
     congestion: float
     """Exponent by which bandwidth between n nodes falls, as (n/2)^-congestion: switches are shared."""
     launch: float
@@ -77,8 +78,8 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of device, and of nodes with several of them: published peaks in FLOP/s by type, bytes and bytes a second
-    of its memory, links, and the calibration. engine: the program that is assumed to run there, "megatron" or
+    """A kind of device, and of nodes with one or more of them: peaks in FLOP/s by type, bytes and bytes a second of its
+    memory, links, and the calibration. engine: the program that is assumed to run there, "megatron" or
     "pynative"; assumed: keys of the calibration that nobody has measured; is_mesh: whether each two devices of a node
     have a link of their own; cores: cores of a node that ranks share, 0: each device has its own processor; messages,
     linear: measured tables, empty where nobody measured."""
@@ -88,9 +89,9 @@ class Device:
     reserved_bytes: float
     """Bytes of each device's memory that the runtime keeps for itself."""
     peak_flops: Mapping[str, float]
-    """Type -> published floating-point operations a second, dense."""
+    """Type -> peak of floating-point operations a second, dense."""
     bandwidth: float
-    """Published bytes a second of the device's memory."""
+    """Bytes a second of the device's memory, before `Calibration`'s share."""
     devices_per_node: int
     inside: Link
     between: Link
@@ -98,7 +99,8 @@ class Device:
     """The program that is assumed to run there: "megatron" or "pynative", which keep different activations and
     buffers."""
     fuses_attention: bool
-    """Whether attention keeps no matrix of scores even without --use-flash-attn."""
+    """Whether attention keeps no matrix of scores even without --use-flash-attn; read for the engine "megatron" (the
+    other one never keeps it)."""
     calibration: Calibration
     assumed: tuple[str, ...] = ()
     """Keys of the calibration that nobody has measured."""
@@ -122,7 +124,7 @@ class Device:
         return self.names[0]
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of a type, or float32's if no figure is published for this one."""
+        """FLOP/s of a type, or float32's if `peak_flops` has no figure for this one."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
 
 
@@ -156,8 +158,8 @@ def find_device(named: str) -> Device:
 
 
 def load_device(path: Path) -> Device:
-    """The device that a file describes; each file is read once in a process. Raises ConfigError with everything that is
-    wrong with it."""
+    """The device that a file describes; a file that was read once is not read again in the process. Raises ConfigError
+    with all findings about its keys and values, or with one that it cannot be read (no YAML, an unknown `like`)."""
     try:
         content = _with_like(path)
     except (OSError, ValueError) as error:

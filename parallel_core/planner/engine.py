@@ -1,7 +1,7 @@
-"""The memory that a program needs beside what blocks describe: tensors that it keeps, and buffers.
+"""The memory in which a program differs from what blocks describe: tensors that it keeps, gradients of activations,
+buffers.
 
-`megatron` is Megatron-Core on Transformer Engine; `pynative` is this project's own engine. T is the number of a
-micro-batch's tokens on one rank, k that of a token's experts.
+`megatron` is Megatron-Core on Transformer Engine; `pynative` is this project's own engine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,14 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Engine:
-    """The properties in which programs differ as to memory and operators. attention_dropout: whether attention drops
-    scores; hidden_dropout: whether masks of dropout behind sublayers are kept; workspace: bytes; allocator_share:
-    memory that the allocator holds and cannot use, as a part of what is allocated."""
+    """The properties in which programs differ as to memory and operators. writes_scores: whether attention writes and
+    keeps its matrix of scores; attention_dropout: whether it drops scores; hidden_dropout: whether masks of dropout
+    behind sublayers are kept; has_weight_gradients: whether a weight's gradient has a buffer beside its place among the
+    gradients; keeps_activation_gradient: whether, in an MLP's backward, the gradient of the activation's result lives
+    until that of its input is computed; runs_experts_apart: whether experts run one after the other;
+    keeps_ring_output_narrow: whether ring attention keeps its second copy of the output in the type of activations;
+    workspace: bytes of the matrix library's workspace and the like; allocator_share: memory that the allocator holds
+    and cannot use, as a part of what is allocated."""
 
     writes_scores: bool
     """Whether attention writes and keeps its matrix of scores."""
@@ -52,15 +57,16 @@ class Engine:
 
     def weight_gradient_buffers(self, chunks: Sequence[Chunk], micro_batch: MicroBatch) -> float:
         """Bytes of the buffers for weight gradients on a rank: one for each distinct shape of a linear's shard in the
-        chunks' layers; 0 without such buffers."""
+        chunks' decoder layers, where an expert's linear counts both with the cut of experts and with that of dense
+        layers; 0 without such buffers."""
         if not self.has_weight_gradients:
             return 0.0
         shapes = {shape for chunk in chunks for shape in _layer_shapes(chunk, micro_batch)}
         return float(sum(rows * columns for rows, columns in shapes) * micro_batch.item_size)
 
     def kept_beside(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
-        """Bytes of a micro-batch that the chunk's layers keep in this program beside the blocks' `kept_bytes`; without
-        parts that run again."""
+        """Bytes of a micro-batch that the chunk's decoder layers keep in this program beside the blocks' `kept_bytes`,
+        without parts that run again; below 0 where they keep less."""
         return sum(
             size
             for layer, asked in _layers(chunk)
@@ -70,7 +76,7 @@ class Engine:
 
     def kept_by_second_run(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
         """Bytes that the second run of a layer's recomputed parts keeps in this program beside what the blocks
-        describe; of the chunk's layer with the most."""
+        describe; of the chunk's decoder layer with the most, one layer even if several run again together."""
         found = (
             sum(size for name, size in self._of_layer(layer, micro_batch) if runs_again(asked, name))
             for layer, asked in _layers(chunk)
@@ -101,12 +107,13 @@ class Engine:
         return found
 
     def of_layers(self, chunk: Chunk, micro_batch: MicroBatch) -> float:
-        """Bytes of activations' gradients in the backward of the chunk's layer that has most of them."""
+        """Bytes of activations' gradients in the backward of the chunk's decoder layer that has most of them; 0 without
+        layers."""
         return max((self._of_backward(layer, micro_batch) for _, layer in chunk.decoder.layers.layers), default=0.0)
 
     def of_head(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
         """Part -> bytes that exist only in the backward of the chunk's output layer: a buffer for its weight's
-        gradient, its input gathered for sequence parallelism (each 0 if there is none), and gradients of activations.
+        gradient, its input gathered for sequence parallelism (each 0 if there is none), and gradients of its input.
         Empty for a chunk without an output layer."""
         linear = chunk.output_layer
         if linear is None:
@@ -120,7 +127,7 @@ class Engine:
 
     def _of_backward(self, layer: AnyLayer, micro_batch: MicroBatch) -> float:
         """Bytes of activations' gradients in a layer's backward: those of the residual stream, and the most of any
-        feed-forward block: its inner ones; of experts 2 T k rows of hidden states, too."""
+        dense feed-forward block or of experts: the inner ones; of experts also two hidden states for each row."""
         stream = micro_batch.tokens_between * layer.residual_width * micro_batch.item_size
         dense = (block for block in layer.submodules().values() if isinstance(block, MLP))
         inside = [micro_batch.tokens * self._inside(mlp) // micro_batch.tensor for mlp in dense]

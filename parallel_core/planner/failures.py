@@ -10,12 +10,13 @@ from math import exp, sqrt
 
 @dataclass(frozen=True)
 class Reliability:
-    """Times between failures and saves of a job, in seconds, and the part of its time that training keeps."""
+    """Seconds between a job's failures (a mean, `between_failures`), seconds of training between two checkpoints
+    (`interval`), and the part of the wall time that training keeps (`goodput`)."""
 
     between_failures: float
     """Mean time between two failures of any of the job's devices."""
     interval: float
-    """The time of training between two checkpoints with which the expected wall time is least."""
+    """Seconds of training between two checkpoints with which the expected wall time is about least."""
     goodput: float
     """The part of the wall time that training keeps: neither saving nor restarting nor lost to a failure."""
 
@@ -28,8 +29,8 @@ class Reliability:
 
 
 def best_interval(between_failures: float, save: float) -> float:
-    """Seconds of training between two checkpoints with the least expected wall time (Daly's equation 37). All times in
-    seconds: the mean between two failures, and that of a save."""
+    """Seconds of training between two checkpoints with about the least expected wall time (Daly's equation 37). All
+    times in seconds: the mean between two failures, and that of a save."""
     if save >= 2 * between_failures:
         return between_failures
     ratio = save / (2 * between_failures)
@@ -38,7 +39,8 @@ def best_interval(between_failures: float, save: float) -> float:
 
 def goodput(between_failures: float, save: float, restart: float, interval: float) -> float:
     """Training time divided by expected wall time, failures coming at random, during saves and restarts as well (Daly's
-    equation 20). All times in seconds."""
+    equation 20); 0 where that is negligible. All times in seconds: the mean between two failures, those of a save and a
+    restart, and the training between two checkpoints."""
     exponent = (interval + save) / between_failures
     if exponent + restart / between_failures > 700:
         return 0.0
@@ -46,7 +48,7 @@ def goodput(between_failures: float, save: float, restart: float, interval: floa
 
 
 def reliability(between_failures: float, save: float, restart: float) -> Reliability:
-    """The best interval and its goodput, from the mean time between failures of the job and the times of a save and a
-    restart, in seconds."""
+    """The interval of `best_interval` and its goodput, from the mean time between failures of the job and the times of
+    a save and a restart, in seconds."""
     interval = best_interval(between_failures, save)
     return Reliability(between_failures, interval, goodput(between_failures, save, restart, interval))

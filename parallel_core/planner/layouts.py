@@ -1,4 +1,4 @@
-"""The parallel layouts of a job as values: all that the sizes allow, their flags, and single changes of one."""
+"""The parallel layouts of a job as values: those that a search tries, their flags, and single changes of one."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ REPLACED = (
 
 @dataclass(frozen=True)
 class Layout:
-    """A parallel configuration as --suggest searches it: degrees, chunks of a stage (`virtual`), size of a micro-batch,
-    a key of `RECOMPUTE`, stage of ZeRO."""
+    """A parallel configuration as --suggest searches it: numbers of ranks (`tensor`, `pipeline`, `context`, `expert`),
+    chunks of a stage (`virtual`), sequences of a micro-batch, a key of `RECOMPUTE`, stage of ZeRO."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -53,7 +53,8 @@ class Layout:
     """Stage of ZeRO: 1 cuts the optimizer's states over the replicas, 2 gradients as well, 3 weights as well."""
 
     def flags(self) -> list[str]:
-        """The words of a command line that ask for the layout."""
+        """The words of a command line that ask for the layout, with several tensor-parallel ranks also for sequence
+        parallelism."""
         sizes = {
             "--tensor-model-parallel-size": self.tensor,
             "--pipeline-model-parallel-size": self.pipeline,
@@ -76,9 +77,9 @@ class Layout:
 
 
 def layout_of(config: AllConfig) -> Layout:
-    """The parallel layout, the recomputation (by --recompute-granularity) and the stage of ZeRO of a configuration.
-    Full recomputation counts as "full" whatever its method and number of layers, a selective one of modules that no key
-    of `RECOMPUTE` has as "selective"."""
+    """The degrees, the micro-batch's size, the recomputation (by --recompute-granularity) and the stage of ZeRO of a
+    configuration. Full recomputation counts as "full" whatever its method and number of layers, a selective one of
+    modules that no key of `RECOMPUTE` has as "selective"."""
     parallel = config.parallel_config
     return Layout(
         parallel.tensor_model_parallel_size,
@@ -106,7 +107,7 @@ def without_layout(argv: Sequence[str]) -> list[str]:
 
 
 def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Arguments without these flags and the values behind them, up to the next word that begins with `--`."""
+    """Arguments without these flags and the words behind them, up to the next word that begins with `--`."""
     kept, dropping = [], False
     for word in argv:
         if word.startswith("--"):
@@ -117,11 +118,12 @@ def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def all_layouts(config: AllConfig, world_size: int) -> Iterator[Layout]:
-    """Every layout whose degrees (powers of two, but for pipeline stages) divide what they share: heads, layers,
-    experts, `world_size` devices and the last batch size; with micro-batches of 1, 2, 4, 8, up to 4 chunks on a stage
-    if the number of stages divides that of micro-batches, and each choice of recomputation (those of experts only if
-    the model has experts). ZeRO's stages are 1, 2, 3; with a single replica, context-parallel ranks counted as
-    replicas, 0 alone. Context parallelism leaves a rank 4096 tokens or more."""
+    """Layouts, legal or not, whose degrees (powers of two, but for pipeline stages) divide what they share: heads,
+    layers, experts, `world_size` devices and the last global batch size; with micro-batches of 1, 2, 4, 8, one chunk on
+    a stage, or up to 4 where there are several stages and their number divides that of micro-batches, and each choice
+    of recomputation (those of experts only if the model has experts). ZeRO's stages are 1, 2, 3; with a single replica,
+    context-parallel ranks counted as replicas, 0 alone. Context parallelism leaves a rank 4096 tokens of a sequence or
+    more."""
     model, experts, batch = config.model_config, config.moe_config.num_experts or 1, config.batch_sizes.final
     tensors = [size for size in powers(world_size) if model.num_attention_heads % size == 0]
     contexts = [1, *(size for size in powers(world_size) if size > 1 and model.seq_length // size >= 4096)]

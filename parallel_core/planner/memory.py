@@ -17,15 +17,16 @@ from parallel_core.schedules.generators import SPLIT
 @dataclass(frozen=True)
 class StageMemory(Prediction):
     """Bytes that the program allocates on a rank of a stage at its peak, by part; beside these what the runtime and its
-    allocator hold (`reserved`), and by part what lies in host memory or files (`elsewhere`). `when`: the computation
-    during which the peak occurs."""
+    allocator hold (`reserved`), and by part what lies in host memory or files (`elsewhere`; of activations the bytes by
+    which that lowers the peak). `when`: the computation during which the peak occurs, in words."""
 
     reserved: float
     """Bytes beside the parts: memory that the runtime keeps, and memory that its allocator cannot use."""
     when: str
     """The computation during which the peak occurs, in words."""
     elsewhere: dict[str, float]
-    """Part -> bytes that lie in host memory or in a file instead, where the device has memory of its own."""
+    """Part -> bytes that lie in host memory or in a file instead, where the device has memory of its own; of
+    activations those by which this lowers the peak."""
 
     @property
     def needed(self) -> float:
@@ -34,7 +35,8 @@ class StageMemory(Prediction):
 
 
 def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMemory:
-    """The memory of a rank of a stage on a device. fixed: the bytes of its flat buffers."""
+    """The memory of a rank of a stage on a device. fixed: the bytes of its weights, gradients and
+    optimizer states."""
     engine = engine_of(device, plan.config)
     elsewhere: dict[str, float] = {
         "weights": fixed.offloaded_parameters,
@@ -58,8 +60,8 @@ def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMe
 
 
 class Needed(NamedTuple):
-    """A computation of a stage, and part -> bytes that exist only while it runs (`transients`; empty but for a
-    backward)."""
+    """A computation of a stage with the bytes that are kept meanwhile (`moment`), and part -> bytes that exist only
+    while it runs (`transients`; empty but for a backward)."""
 
     moment: Moment
     transients: dict[str, float]
@@ -71,8 +73,9 @@ class Needed(NamedTuple):
 
 
 def course(plan: StagePlan, engine: Engine) -> list[Needed]:
-    """The bytes in use during each of the stage's computations, in order, for as many micro-batches of a step as show
-    warm-up, steady state and drain. Flat buffers, buffers for weight gradients and the workspace are left out."""
+    """The bytes in use during each of the stage's computations, in the schedule's order without measured times, for as
+    many micro-batches of a step as show warm-up, steady state and drain. Weights, gradients of weights, optimizer
+    states and the workspace are left out."""
     micro_batch, elsewhere = plan.micro_batch, [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
     extra = [engine.kept_beside(chunk, micro_batch) for chunk in plan.chunks]
     kept = [sum(c.kept_bytes(micro_batch).values()) for c in plan.chunks]

@@ -24,10 +24,11 @@ DEVICES = {True: "CPU", False: "Ascend-910B"}
 
 @dataclass(frozen=True)
 class Beyond:
-    """Options that training here does not have, but that change how long a step takes in programs that do."""
+    """Options that do not make training here faster, but other programs. products_in: the type of the inputs of
+    products, if it is not the one that layers compute in; overlaps_tensor: whether --tp-comm-overlap was given."""
 
     products_in: str = ""
-    """The type of the inputs of products, if it is not the one that layers compute in (--fp8-format)."""
+    """The type of the inputs of products, if it is not the one that layers compute in (--fp8-format); else empty."""
     overlaps_tensor: bool = False
     """Whether --tp-comm-overlap was given."""
 
@@ -36,7 +37,7 @@ class Beyond:
 class Plan:
     """The plan of one run on a kind of device: everything that is predicted, computed when it is asked for. refused,
     assumed: sentences about flags that training refuses, and about values that were not given; beyond: options that
-    training here does not have."""
+    make other programs faster."""
 
     config: AllConfig = field(repr=False)
     device: Device
@@ -78,7 +79,8 @@ class Plan:
 
     @cached_property
     def buffers(self) -> list[BufferBytes]:
-        """The bytes of the flat buffers of one rank of each stage, on device or host; one entry a stage."""
+        """The bytes of weights, gradients and optimizer states of a rank of each stage, wherever they lie, first to
+        last."""
         found = {number: buffer_bytes(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
         return [found[id(plan)] for plan in self._models]
 
@@ -90,7 +92,7 @@ class Plan:
 
     @cached_property
     def fullest(self) -> int:
-        """The number of the stage that needs most memory."""
+        """The number, from 0, of the stage that needs most memory, the first of several."""
         return max(range(len(self.memory)), key=lambda stage: self.memory[stage].needed)
 
     @property
@@ -100,7 +102,7 @@ class Plan:
 
     @cached_property
     def speed(self) -> Speed:
-        """The speed of the device in the type in which the model computes."""
+        """The speed of the device in the type in which the model computes, and of messages between the job's ranks."""
         model, engine = self.config.model_config, engine_of(self.device, self.config)
         dtype, drops = model.compute_dtype, engine.attention_dropout
         return Speed(
@@ -109,12 +111,12 @@ class Plan:
 
     @cached_property
     def step(self) -> StepTime:
-        """The seconds of a training step by part."""
+        """The seconds of a training step by part, with the last global batch size."""
         return step_time(self._models, self.buffers, self.speed)
 
     @property
     def samples(self) -> int:
-        """The global batch size, sequences of a step: the last one where it grows."""
+        """The global batch size, sequences of a step: the last one where it changes."""
         return self.config.batch_sizes.final
 
     @property
@@ -124,15 +126,15 @@ class Plan:
 
     @cached_property
     def flops(self) -> float:
-        """Floating-point operations of the whole model in a step of the last global batch size, without recomputed
-        ones."""
+        """Floating-point operations, mainly of matrix products, of the whole model in a step of the last global batch
+        size, without recomputed ones."""
         chunks = (chunk for stage in self.stages for chunk in stage.chunks)
         return flops_of(chunks, self.config.model_config.seq_length) * self.samples
 
     @property
     def peak(self) -> float:
-        """Published FLOP/s of a device in the type of the inputs of products; if the device has no number for that, in
-        the compute type, else in float32."""
+        """Peak FLOP/s of a device, by its description, in the type of the inputs of products; if it has no number for
+        that, in the compute type, else in float32."""
         peak = self.device.peak(self.config.model_config.compute_dtype)
         return self.device.peak_flops.get(self.beyond.products_in, peak)
 
@@ -148,18 +150,21 @@ class Plan:
 
     @property
     def hfu(self) -> float:
-        """Hardware FLOPs as a part of the peak: as `mfu`, with recomputed operations counted."""
+        """Hardware FLOPs utilisation: operations that a device does in a second, recomputed ones included, as a part of
+        the peak. Attention's backward counts as 2.5 forwards, in `mfu` as two."""
         return self.step.flops_per_device / self.step.total / self.peak
 
     @property
     def days(self) -> float | None:
-        """Days of all steps of the run; None where their number is not known (no --train-iters or --train-samples)."""
+        """Days of all steps of the run, each as long as one with the last global batch size; None where their number is
+        not known (no --train-iters or --train-samples)."""
         steps = self.config.training_config.training_iters
         return steps * self.step.total / SECONDS_OF_DAY if steps else None
 
     @cached_property
     def traffic(self) -> dict[str, float]:
-        """Part of a step's time -> bytes that a rank of the first stage sends in a step."""
+        """Part of a step's time -> bytes that a rank of the first stage sends in a step, but for some small messages
+        (see `step_traffic`)."""
         found: Counter[str] = Counter()
         for one in step_traffic(self.stages[0]):
             found[message_part(one.kind)] += one.bytes * one.calls
@@ -167,8 +172,8 @@ class Plan:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """Sentences about flags that training refuses, and about uneven stages, wide groups, starving experts and a
-        large bubble."""
+        """Sentences about flags that training refuses, and about uneven stages, tensor-parallel groups that reach over
+        nodes, experts with few rows, and a large bubble."""
         return [*self.refused, *_warnings(self)]
 
     @property

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Prediction:
-    """A sum of named parts, in bytes or seconds, with the largest relative error of such predictions beside measured
-    runs."""
+    """A sum of named parts, in bytes or seconds, with the relative error within which a measured one is expected."""
 
     parts: dict[str, float]
     """Name -> bytes or seconds."""
     error: float
-    """The largest relative error that predictions of this kind (memory or time) had beside measured runs."""
+    """The relative error within which a measured sum is expected: of published step times about nine of ten lie there;
+    assumed where no run was measured."""
 
     @property
     def total(self) -> float:

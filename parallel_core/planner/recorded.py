@@ -1,4 +1,4 @@
-"""Finished runs whose steps were recorded (`--trace`), and the seconds of their parts beside a plan's."""
+"""Runs whose steps were recorded (`--trace`), and the seconds of their parts beside a plan's."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,8 @@ PASSES = ("forward", "backward")
 
 @dataclass(frozen=True)
 class Recorded:
-    """A finished run: its configuration, and the spans of each recorded step of each rank, by (rank, step)."""
+    """A run whose steps were recorded: its configuration, and the spans of each recorded step of each rank, by (rank,
+    step)."""
 
     config: AllConfig
     steps: Mapping[tuple[int, int], Sequence[Span]]
@@ -30,8 +31,8 @@ class Recorded:
 
 def typical_steps(run: Recorded) -> list[int]:
     """Numbers of the recorded steps, the shortest first, without the quarter (rounded down) that took the least time
-    (on its slowest rank) and the quarter that took the most: those that compile operators, or find the machine idle or
-    busy by chance."""
+    (on its slowest rank) and the quarter that took the most: among these are steps that compile operators, or find the
+    machine idle or busy by chance."""
     took: Counter[int] = Counter()
     for (_, step), spans in run.steps.items():
         longest = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
@@ -41,7 +42,8 @@ def typical_steps(run: Recorded) -> list[int]:
 
 
 def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float]]:
-    """Rank -> seconds that each part of a step took, the mean of the typical steps. topology: the run's."""
+    """Rank -> seconds that each part of a step took, the mean of the typical steps; one that a rank did not record
+    counts as 0 seconds, and a rank that recorded none is not there. topology: the run's."""
     sums: dict[int, Counter[str]] = {}
     steps = typical_steps(run)
     for (rank, step), spans in run.steps.items():
@@ -51,9 +53,10 @@ def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float
 
 
 def read_run(folder: Path) -> Recorded:
-    """The run that has left its events and trace in a folder; of several starts the last. Raises ValueError for an
-    event that is no JSON object, a trace of another program, a configuration that is wrong now, and where there is no
-    start with a configuration or no recorded step; OSError if a file cannot be read."""
+    """The run that has left its events and trace in a folder, with the configuration of its last start. Raises
+    ValueError for an event that is no JSON object, a trace of another form, a configuration that is wrong now, and
+    where there is no start, the last one has no configuration, or no step was recorded; OSError if a file is missing or
+    cannot be read."""
     started: dict[str, Any] = {}
     for number, line in enumerate((folder / EVENTS).read_text(encoding="utf-8").splitlines(), 1):
         event = parse_json(line, folder / EVENTS)
@@ -74,7 +77,7 @@ def read_run(folder: Path) -> Recorded:
 @dataclass(frozen=True)
 class Seen:
     """The measured seconds of a run's step, means of its typical steps: by rank and part, and of moving data by
-    collective (or send), all ranks summed. `is_alone`: whether the run left cores of its node idle."""
+    collective (or send), all ranks summed. `is_alone`: whether the run had fewer ranks than a node has cores."""
 
     config: AllConfig
     seconds: Mapping[int, Mapping[str, float]]
@@ -82,7 +85,7 @@ class Seen:
     moved: Mapping[str, float]
     """Collective, or send -> seconds in which its messages moved data in a step, summed over all ranks."""
     is_alone: bool
-    """Whether the run had fewer ranks than the node has cores."""
+    """Whether the run had fewer ranks than a node has cores; False on a device without `Device.cores`."""
 
     @classmethod
     def of(cls, device: Device, run: Recorded) -> "Seen":
@@ -92,7 +95,7 @@ class Seen:
 
 
 def stage_of(plan: Plan, rank: int) -> int:
-    """The pipeline stage of a rank."""
+    """The number, from 0, of a rank's pipeline stage."""
     return list(plan.placement.topology.group("pp", rank)).index(rank)
 
 
@@ -111,8 +114,8 @@ def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], d
 
 
 def ratio_of(device: Device, seen: Sequence[Seen], parts: Sequence[str]) -> float:
-    """Measured seconds of these parts over predicted ones, each summed over all ranks of all runs; 1 where either sum
-    is 0."""
+    """Measured seconds of these parts over predicted ones, each summed over the measured ranks of all runs; 1 where
+    either sum is 0. parts: names that both measured and planned steps have, such as "forward"."""
     measured = predicted = 0.0
     for one in seen:
         plan = Plan(one.config, device)

@@ -22,11 +22,12 @@ LEAST_RANGE = 0.05
 
 
 def refined(device: Device, runs: Sequence[Recorded]) -> Device:
-    """The device whose plans of the runs (one or more) take as long as these did, as nearly as one calibration can.
-    Shares of peaks (on a CPU a peak that products exceed rises) and a launch's time are fitted to the times of forwards
-    and backwards; the update to its own; the device's measured messages, kind by kind, to theirs. Runs with fewer ranks
-    than cores say how fast a rank beside idle cores is; on a CPU the others say how long ranks wait for each other. The
-    relative error of time is the largest that is left, at least 5%."""
+    """A copy of the device with a calibration by which plans of the runs (one or more) take about as long as these did.
+    Shares of peaks (on a CPU peaks rise if products exceed them) and a launch's time are fitted to the times of
+    forwards and backwards; the update to its own; the device's measured messages, operation by operation, to theirs.
+    Runs with fewer ranks than cores say how fast a rank beside idle cores is; on a CPU the others that have no pipeline
+    say how long ranks wait for each other, and without such a run these waits are None. The relative error of time is
+    the largest that is left, at least 5%."""
     device = _with(device, uneven=None, meeting=None)
     seen = [Seen.of(device, run) for run in runs]
     crowded = [one for one in seen if not one.is_alone] or seen

@@ -32,8 +32,8 @@ def lines(plan: Plan) -> Iterator[str]:
 
 
 def verdict(plan: Plan) -> str:
-    """A line that says whether the fullest stage fits its device's memory, its bytes with their range, and when they
-    peak."""
+    """A line that says whether the fullest stage fits its device's memory, its bytes with their range, those reserved,
+    and when the peak is."""
     stage = plan.memory[plan.fullest]
     words = "fits" if plan.fits else "does not fit"
     return (
@@ -43,8 +43,8 @@ def verdict(plan: Plan) -> str:
 
 
 def memory_lines(stages: Sequence[StageMemory], unit: str = "GiB") -> Iterator[str]:
-    """The lines of a table with each stage's memory by part; neighbouring stages that need the same share a line. unit:
-    MiB or GiB."""
+    """The lines of a table with each stage's memory by part, its title first; neighbouring stages that need nearly the
+    same share a line, with the figures of the first. unit: MiB or GiB."""
     size, digits = UNITS[unit]
     yield f"memory of a rank, in {unit}:"
     names = [*dict.fromkeys(name for stage in stages for name in _sizes(stage) if _sizes(stage)[name])]
@@ -101,8 +101,8 @@ AFTER = {"data parallel": Kind.MOVING, "optimizer": Kind.OPTIMIZER}
 
 
 def draw(plan: Plan, path: Path, subject: str = "step") -> None:
-    """Write a picture of the plan to `path`. subject: "step" (.svg, or .json for a trace), "memory" or "ranks"
-    (.svg)."""
+    """Write a picture of the plan to `path`, in place of any file there. subject: "step" (a trace if `path` ends in
+    .json, else SVG), "memory" or "ranks" (SVG)."""
     is_trace = subject == "step" and path.suffix == ".json"
     text = chrome_json(spans(plan), predicted=True) if is_trace else PICTURES[subject](plan)
     with replacing(path) as file:
@@ -110,7 +110,7 @@ def draw(plan: Plan, path: Path, subject: str = "step") -> None:
 
 
 def step_svg(plan: Plan) -> str:
-    """The timeline of all stages' computations as the text of an SVG document."""
+    """The timeline of all stages' computations in a step with few micro-batches as the text of an SVG document."""
     return pictures.svg(plan.step.timeline, f"{plan.step.total:.4g} s on {plan.device.name}, as predicted")
 
 
@@ -118,8 +118,9 @@ PICTURES = {"step": step_svg, "memory": memory_svg, "ranks": ranks_svg}
 
 
 def spans(plan: Plan) -> Iterator[Span]:
-    """The spans of a trace for the first rank of each stage: the timeline's computations and the waits before, between
-    and after them, then the step's data-parallel messages and update."""
+    """The spans of a trace for the first rank of each stage: the computations of the timeline, which has few
+    micro-batches, and the waits before, between and after them, then the step's exposed data-parallel messages and
+    update."""
     firsts = plan.placement.topology.group("pp", 0)
     end = float(plan.step.timeline.length)
     for stage, computed in enumerate(plan.step.timeline.spans):

@@ -33,7 +33,7 @@ class Found:
 
 @dataclass(frozen=True)
 class WholeModel:
-    """The whole model as the single pipeline stage of a layout, for one micro-batch on one rank."""
+    """The whole model on a single pipeline stage, for one micro-batch on one rank. plan: of a layout with one stage."""
 
     plan: Plan
 
@@ -44,7 +44,7 @@ class WholeModel:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of a micro-batch's forward and backward through the whole model."""
+        """Seconds of a micro-batch's forward and backward through the whole model, gradients of weights included."""
         return sum(sum(passes_of(chunk, self.stage, self.plan.speed).totals) for chunk in self.stage.chunks)
 
     @cached_property
@@ -63,10 +63,11 @@ class WholeModel:
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound of the seconds of a step, and of the bytes, of any layout of a job: the passes with layers spread
-    evenly over the stages, and the pipeline's bubble. Uneven layers, messages of data parallelism and the update, which
-    can only add to it, are left out. given: the job's plan in the layout of its flags; whole: a function from a layout
-    to the whole model on one stage, None where that cannot be built."""
+    """A low estimate of the seconds of a step, and of the bytes, of any layout of a job: the passes with layers spread
+    evenly over the stages, and the pipeline's bubble. Uneven layers, messages of data parallelism and the update are
+    left out; a plan may be faster where ranks beside idle cores are (`Calibration.alone`). given: the job's plan in the
+    layout of its flags; whole: a function from a layout to the whole model on one stage, None where that cannot be
+    built."""
 
     given: Plan
     """The plan of the job in whatever layout its flags give."""
@@ -89,7 +90,7 @@ class Bound:
         return self.given.config.parallel_config.world_size
 
     def seconds(self, layout: Layout) -> float:
-        """Seconds that a step of the layout takes at least."""
+        """A low estimate of a step of the layout, in seconds; where the model cannot be built, from its FLOPs alone."""
         model, micro_batches = self._model(layout), self._micro_batches(layout)
         work = self._least_work if model is None else micro_batches * model.seconds / layout.pipeline
         return work * (1 + (layout.pipeline - 1) / (micro_batches * layout.virtual))
@@ -102,9 +103,10 @@ class Bound:
         return self.given.flops / self._world / rate
 
     def fits(self, layout: Layout) -> bool:
-        """Whether the layout's stages might have room: for weights, gradients and states on average; and, unless there
-        is context parallelism, offloading or a layer that does nothing, on the first stage for those of its layers with
-        the activations of as many micro-batches as are in flight there. True where the model cannot be built."""
+        """Whether the layout's stages might have room: for weights, gradients and states (these not with offloading) on
+        average; and, unless there is context parallelism, offloading or a layer that does nothing, on the first stage
+        for those of its layers with the activations of as many micro-batches as are in flight there. True where the
+        model cannot be built."""
         model, config = self._model(layout), self.given.config
         if model is None:
             return True
@@ -143,11 +145,12 @@ class Bound:
 
 
 def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Plan | None], count: int) -> list[Found]:
-    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search, as far as `bound`
-    is below every plan. Among layouts that differ in recomputation and ZeRO alone only the fastest counts.
+    """The `count` fastest layouts that fit, or fewer if fewer do, the fastest first, as far as `bound` is below every
+    plan. Among layouts that differ in recomputation and ZeRO alone only the fastest that was planned counts.
 
-    plan: a function from a layout to its plan, None where the layout is not legal. Where a layout fits, the same one
-    with more recomputation or a higher stage of ZeRO, and less of neither, is not planned: it is no faster.
+    Layouts are planned in the order of their bound, of ZeRO's stage, and of recomputation from least to most. Once one
+    fits, those behind it that differ in recomputation and ZeRO alone, and have no lower stage of ZeRO, are passed over.
+    plan: a function from a layout to its plan, None where the layout is not legal.
     """
     best: dict[Layout, Found] = {}
     fitting: dict[Layout, int] = {}

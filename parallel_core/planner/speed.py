@@ -39,8 +39,8 @@ class Placement:
     @lru_cache  # noqa: B019 - a placement lives as long as its plan
     def group(self, kind: str) -> tuple[int, int]:
         """(number of members of rank 0's group of a kind, the most of them on one node); for a kind that is no key of
-        `KINDS` all ranks. For "pp" with several stages the second is 2 if neighbouring stages can share a node, else
-        1."""
+        `KINDS` all ranks. For "pp" the second is not counted: 2 if the first two members are fewer ranks apart than a
+        node has devices (with one stage: if the job has fewer ranks than that), else 1."""
         if kind == "pp":
             stages, world = self.topology.pipeline_model_parallel_size, self.topology.world_size
             stride = self.topology.group("pp", 0)[1] if stages > 1 else world
@@ -86,7 +86,7 @@ class Speed:
     """The speed of a device that computes in `dtype`, of which a number has `item_size` bytes, and of messages between
     the ranks of a job on its nodes. writes_scores: whether attention writes its matrix of scores to memory;
     drops_scores: whether there is dropout on it; products_in: the narrower type of products' inputs, "": none;
-    overlaps_tensor: --tp-comm-overlap."""
+    overlaps_tensor: whether tensor-parallel messages run beside the products that need or make them."""
 
     device: Device
     dtype: str
@@ -136,9 +136,9 @@ class Speed:
         return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
     def pace(self, stages: float) -> float:
-        """The part of its own speed that a rank has while all ranks of `stages` stages compute: below 1 where they are
-        more than the cores, else from `Calibration.alone` (one busy core) to 1 (all busy); 1 on a device without
-        `Device.cores`."""
+        """The multiple of its own speed that a rank has while all ranks of `stages` stages compute: below 1 where those
+        on a node are more than its cores, else from `Calibration.alone` (one busy core; None: 1) to 1 (all busy); 1 on
+        a device without `Device.cores`."""
         cores, topology = self.device.cores, self.placement.topology
         if not cores:
             return 1.0
@@ -170,9 +170,9 @@ class Speed:
         return one.operation != "send" and self.placement.group(one.kind)[0] > 1
 
     def message(self, one: Message) -> float:
-        """Seconds of all calls of a message: measured times where the device has them and the group is on one node (a
-        pipeline's if it has two stages), else latencies of rounds and bytes over the slower link; 0 in a group of
-        one."""
+        """Seconds of all calls of a message: measured times where the device has them and rank 0's group is on one node
+        (a pipeline's also needs to have two stages), else latencies of rounds, and bytes over the link that takes
+        longest for them; 0 in a group of one."""
         members, per_node = self.placement.group(one.kind)
         if members < 2:
             return 0.0

@@ -62,8 +62,8 @@ def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
 def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     """The passes of a chunk on a device. The backward's tensor-parallel messages of column-parallel linears
     (all-reduces, or gathers and scatters), taken to last as long as all of the forward's, are hidden by the gradients
-    of weights as far as these last. With `speed.overlaps_tensor` messages are also hidden by the products beside which
-    they travel, all but the first part of each."""
+    of weights as far as these last. With `speed.overlaps_tensor` tensor-parallel messages of both passes are hidden by
+    the products beside them, all but the first of t parts (in the backward only if that hides more)."""
     operations = list(chunk.operations(plan.micro_batch))
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))
@@ -129,7 +129,7 @@ def _seconds(speed: Speed, messages: Iterable[Message]) -> dict[str, float]:
 class StageTimes:
     """Seconds of the computations of each chunk of each stage, for `schedules.simulate` (its `Durations`). takes_turns:
     whether in a pair each half computes while the other's expert messages travel; pace: the speed of stages that share
-    cores, None: they do not."""
+    cores, None: they do not; micro_batches: their number in a step."""
 
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]: the passes of one micro-batch."""
@@ -163,7 +163,7 @@ class StageTimes:
 
     def stretched(self, timeline: Timeline, entries: Sequence[Sequence[Ordered]]) -> list[float]:
         """For each stage, the seconds that these entries take on the timeline divided by those at the stage's own
-        speed: above 1 where stages share cores, 1 where each has its own processor or there are no entries."""
+        speed; beside idle cores it may be below 1. 1 without `pace`, and for a stage whose entries take no time."""
         if self.pace is None:
             return [1.0] * len(self.passes)
         alone = [self._seconds(own, stage) for stage, own in enumerate(entries)]
@@ -177,9 +177,9 @@ class StageTimes:
         return sum(self.of(action, stage, chunks, action in split) for action in computes) - saved
 
     def saved_in_step(self, entries: Sequence[Sequence[Ordered]]) -> list[float]:
-        """Seconds that pairs of a forward and a backward save on each stage in a whole step. entries: of a step with
-        few micro-batches; those that the whole step has beyond them count as pairs that save the average, on a stage
-        that has any pair."""
+        """Seconds, at its own speed, that pairs of a forward and a backward save on each stage in a whole step.
+        entries: of a step with few micro-batches; those that the whole step has beyond them count as pairs that save
+        the average, on a stage that has any pair."""
         return [self._saved_by(own, stage) for stage, own in enumerate(entries)]
 
     def _saved_by(self, entries: Sequence[Ordered], stage: int) -> float:
@@ -193,13 +193,13 @@ class StageTimes:
 @dataclass(frozen=True)
 class StepTime(Prediction):
     """Seconds of one training step by part, which add up to the whole: of messages only those that no computation
-    hides. work, saved, stretch: of each stage, the seconds of its work, those that pairs save, and its slowdown by
-    shared cores."""
+    hides. work, saved, stretch: of each stage, the seconds of its work, those that pairs save, and the factor by
+    which shared cores stretch them."""
 
     hidden: dict[str, float]
     """Part -> seconds of messages that are overlapped with computation, in none of `parts`."""
     flops_per_device: float
-    """Floating-point operations, recomputed ones included, that a device does in a step, averaged over the stages."""
+    """Floating-point operations of a device's passes in a step, recomputed ones included, averaged over the stages."""
     slowest: int
     """The stage with the most work, for which the others wait."""
     work: tuple[float, ...]
@@ -213,8 +213,9 @@ class StepTime(Prediction):
     times: StageTimes = field(repr=False)
 
     def of_stage(self, stage: int) -> dict[str, float]:
-        """Name -> seconds of one stage: forward, backward, each kind of exposed message, optimizer, and `bubble`, in
-        which it waits for other stages and their messages. They add up to `total`."""
+        """Name -> seconds of one stage: forward, backward, exposed messages by kind, and `bubble`, in which it waits
+        for other stages and their messages; "data parallel" and "optimizer" are those of the stage where these
+        together take longest. They add up to `total`."""
         found = {"forward": 0.0, "backward": 0.0}
         for one in self.times.passes[stage]:
             for name, table in (("forward", one.forward), ("backward", one.backward), ("backward", one.weight)):
@@ -228,8 +229,8 @@ class StepTime(Prediction):
 
     @property
     def bubble_fraction(self) -> float:
-        """The part of the pipeline's time (without what follows the last backward) in which its slowest stage waits for
-        others' computation, not for messages alone."""
+        """The part of the pipeline's time (without data parallelism's messages and the update) in which its slowest
+        stage waits for others' computation, not for messages alone."""
         whole = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE]
         return self.parts["bubble"] / whole if whole else 0.0
 
@@ -340,7 +341,6 @@ def _after(
 def _passes_beside(plan: StagePlan, chunks: int) -> float:
     """The number of micro-batches in whose passes (of all chunks) reductions of gradients and gathers of parameters may
     hide.
-
     Those of one chunk run beside its own last micro-batch, or its first, and beside as many of the chunks after it as
     there are stages, since chunks take turns in groups of that many (Narayanan et al., 2021).
     """

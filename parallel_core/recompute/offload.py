@@ -40,12 +40,13 @@ class OffloadSettings(Protocol):
 
     @property
     def smallest_offloaded(self) -> int:
-        """The number of elements from which on a saved tensor of an offloaded module goes to host memory."""
+        """The number of elements from which on a saved activation of an offloaded module goes to host memory."""
 
 
 def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
-    """Paths, within the layer at position `index` of its chunk, of the modules whose saved activations lie in host
-    memory; none of them lies in another. The empty path stands for the whole layer."""
+    """Paths, within the layer at position `index` of its chunk, of the modules whose saved activations these
+    settings put in host memory; none of them lies in another. The empty path stands for the whole layer. Raises
+    KeyError for a name in use that is no key of `SWAP_MODULES` or `OFFLOAD_MODULES`."""
     if index < settings.cpu_offloading_num_layers:
         return (WHOLE_LAYER,)
     names = settings.swap_modules.split(",") if settings.swap_attention else []

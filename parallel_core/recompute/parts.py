@@ -49,8 +49,8 @@ class Part:
     begins: bool = False
     """Whether the part's input is the layer's normed hidden states."""
     input_bytes: Callable[[Any], int] | None = None
-    """MicroBatch -> bytes of the part's input on a rank, where that is not the number of bytes that the first holder
-    keeps."""
+    """MicroBatch -> bytes of the part's input on a rank (of `UpProjections`, of its output); None: those of the normed
+    hidden states if it `begins`, else those that the first holder keeps."""
     flag: str | None = None
     """The value of --recompute-modules that names the part; None if none does."""
     aliases: tuple[str, ...] = ()
@@ -72,8 +72,8 @@ class Part:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether recomputing the part's output (OUTPUT) saves nothing: no submodule would keep that output. False for
-        parts with another way."""
+        """Whether recomputing the part's output (OUTPUT) saves nothing, as no submodule in `feeds` would do without it.
+        False for parts with another way."""
         return self.again is Again.OUTPUT and not self.feeds
 
     def covers(self, path: str) -> bool:
@@ -95,8 +95,9 @@ class Part:
         return {**rest, first: of_input, **dict.fromkeys(others, 0)}
 
     def kept_by_second_run(self, kept: Sizes, micro_batch: Any) -> int:
-        """Bytes that the part's second run saves until its backward has run, its output included, its input not. 0 for
-        a norm or an activation (OUTPUT): its result alone is computed again, while one operator needs it."""
+        """Bytes that the part's second run saves until its backward has run: with its output, as far as `feeds` keep
+        it, and without its input. 0 with the way OUTPUT: the result alone is computed again, while one operator needs
+        it. kept: bytes by path that the layer keeps without recomputation."""
         if self.again is Again.OUTPUT:
             return 0
         of_input = self.input_bytes(micro_batch) if self.input_bytes else sum(kept[path] for path in self.holders)
@@ -105,12 +106,12 @@ class Part:
 
 
 class LayerParts(NamedTuple):
-    """The parts of one layer, in the order in which it runs them; its linears with tensor-parallel collectives (paths);
-    and path of a norm -> path of the linear that gathers its output (`linear_after`)."""
+    """The parts of one layer; its linears with tensor-parallel collectives that need not run again (paths); and path of
+    a norm -> path of the linear that gathers its output (`linear_after`)."""
 
     parts: tuple[Part, ...]
     collectives: frozenset[str] = frozenset()
-    """Paths of the linears that have a tensor-parallel collective."""
+    """Paths of the linears whose tensor-parallel collectives need not run again (--no-mp-comm-recompute)."""
     linear_after: Mapping[str, str] = MappingProxyType({})
     """Path of a norm -> path of the linear that gathers its output (sequence parallelism)."""
 
@@ -144,14 +145,14 @@ class LayerParts(NamedTuple):
         return {part.name for part in self.parts if part.flag == flag}
 
     def outermost(self, names: Iterable[str]) -> tuple[Part, ...]:
-        """The parts with these names, without those that lie in another of them and those whose output nobody keeps
-        (`is_in_vain`), as of a norm before experts."""
+        """The parts with these names, without those that lie in another of them and those of which recomputing
+        the output saves nothing (`is_in_vain`), such as a norm before experts."""
         asked = {*names}
         chosen = [part for part in self.parts if part.name in asked and not part.is_in_vain]
         return tuple(p for p in chosen if not any(is_within(p.path, other.path) for other in chosen if other is not p))
 
     def rest(self, left_out: Collection[str]) -> tuple[Part, ...]:
-        """All parts of the layer, outermost only, but for the ones named in `left_out`, those around them and those in
+        """The `outermost` of the layer's parts other than the ones named in `left_out`, those around them and those in
         them."""
         kept = [part.path for part in self.parts if part.name in left_out]
         return self.outermost(

@@ -46,7 +46,7 @@ class LayerRecompute(NamedTuple):
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules whose saved activations lie in host memory."""
     droppable: tuple[Part, ...] = ()
-    """Parts whose output may be recomputed although the user did not ask for it; those asked for are not among them."""
+    """Parts whose output may be recomputed even if the user did not ask for it."""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -55,17 +55,17 @@ class LayerRecompute(NamedTuple):
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether the user wants anything of this layer computed again, or offloaded."""
+        """Whether anything that the user asked for is computed again in this layer, or offloaded."""
         return self.full or bool(self.offloaded) or any(part not in self.droppable for part in self.parts)
 
     def dropping_outputs(self, there: LayerParts, norms: bool) -> "LayerRecompute":
-        """A copy that recomputes the `droppable` parts, too; norms: whether norms are among them. there: the layer's
-        parts."""
+        """A copy that recomputes the `droppable` parts, too, but for those that `outermost` leaves out. norms: whether
+        norms are among them. there: the layer's parts."""
         dropped = {part.name for part in self.droppable if norms or part.flag != NORMS}
         return self._replace(parts=there.outermost({*self.modules, *dropped}))
 
     def offloads(self, path: str) -> bool:
-        """Whether the saved activations of the module at `path` lie in host memory."""
+        """Whether the module at `path` is one of the `offloaded` ones, or lies in one."""
         return any(is_within(path, module) for module in self.offloaded)
 
     @property
@@ -96,7 +96,7 @@ class CellRecompute:
     @classmethod
     def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> "CellRecompute":
         """The recomputation of a layer's cell, from that of the layer. smallest_offloaded: the number of elements
-        from which on a saved tensor of an offloaded module goes to host memory."""
+        from which on a saved activation of an offloaded module goes to host memory."""
         return cls(asked.ways, asked.kept_collectives, frozenset(asked.offloaded), smallest_offloaded)
 
     def within(self, module: str) -> "CellRecompute":
@@ -113,18 +113,20 @@ class CellRecompute:
 
 @dataclass(frozen=True)
 class ChunkRecompute:
-    """The recomputation of the layers of one chunk, of which `group_size` neighbouring full ones run again together."""
+    """The recomputation of the layers of one chunk, of which at most `group_size` neighbouring full ones run again
+    together, and with them `joined` ones (positions), which take a result of the layer before. With `slices_inputs` a
+    tensor-parallel rank keeps only its slice of their input."""
 
     layers: tuple[LayerRecompute, ...]
     """The recomputation of each layer of the chunk, in order."""
     group_size: int = 1
-    """The number of neighbouring full layers that are recomputed together from the input of the first (`uniform`)."""
+    """The most neighbouring full layers that are recomputed together from the input of the first (`uniform`)."""
     slices_inputs: bool = False
     """Whether a tensor-parallel rank keeps only its part of the input of a group of recomputed layers."""
     smallest_offloaded: int = 1
     """The number of elements from which on a saved tensor goes to host memory."""
     joined: frozenset[int] = frozenset()
-    """Positions in the chunk of layers that take a result of the layer before and so are recomputed with it."""
+    """Positions in the chunk of layers that take a result of the layer before; if that is full, they run with it."""
 
     def groups(self) -> list[range]:
         """Positions of the layers: full ones that are recomputed together as one range, every other layer alone."""
@@ -151,7 +153,9 @@ class ChunkRecompute:
 
 @dataclass(frozen=True)
 class RecomputePlan:
-    """Tables [chunk][stage] of how many layers, the first ones of the chunk, each kind of recomputation applies to."""
+    """Tables [chunk][stage] of how many layers, the first ones of the chunk, each kind of recomputation applies to:
+    `full` to all of a layer, the others to modules, by pattern or name. group_size, slices_inputs: as `ChunkRecompute`
+    has them; runs_collectives_again: False with --no-mp-comm-recompute."""
 
     counts: Table
     """The number of all layers of each chunk on each stage."""
@@ -166,8 +170,8 @@ class RecomputePlan:
     """Pattern of modules whose tensor-parallel collectives are run again -> the number of layers in which they are."""
     select_exclude: dict[str, Table]
     communication_exclude: dict[str, Table]
-    """Pattern -> the number of layers in which modules are left out of `communication`; `select_exclude`: of
-    `select`."""
+    """Pattern -> the number of layers in which modules are left out of `communication`; `select_exclude`: of `full`,
+    `select` and `flagged`."""
     group_size: int = 1
     slices_inputs: bool = False
     runs_collectives_again: bool = True
@@ -180,7 +184,7 @@ class RecomputePlan:
 
     @classmethod
     def of(cls, settings: RecomputeSettings, counts: Table) -> "RecomputePlan":
-        """The plan for `counts` [chunk][stage] layers. Raises ValueError for a list by stage of a wrong form."""
+        """The plan for `counts` [chunk][stage] layers. Raises ValueError for a setting that module `tables` refuses."""
         by_stage = any(getattr(settings, name) is not None for name in BY_STAGE)
         select, communication = (
             tables.tables_of(getattr(settings, name), counts, default) for name, default in PATTERNS.items()
@@ -213,8 +217,7 @@ class RecomputePlan:
         return ChunkRecompute(tuple(asked), self.group_size, self.slices_inputs, self.smallest_offloaded, joined)
 
     def layer(self, stage: int, chunk: int, index: int, there: LayerParts) -> LayerRecompute:
-        """The recomputation of the layer at position `index` (from 0) of a stage's chunk. there: the parts that this
-        layer has."""
+        """The recomputation of the layer at position `index` (from 0) of a stage's chunk. there: its parts."""
 
         def named(patterns: dict[str, Table], of_name: Callable[[str], set[str]] = there.matching) -> set[str]:
             here = (pattern for pattern, table in patterns.items() if index < table[chunk][stage])
@@ -247,8 +250,7 @@ class RecomputePlan:
             yield f"Formative select_comm_recompute_exclude: {as_logged(self.communication_exclude)}"
 
     def layer_lines(self, layers: Iterable[tuple[int, LayerRecompute]]) -> Iterator[str]:
-        """Lines for the recomputed layers among (number, recomputation), as MindFormers logs them; none without lists
-        by stage."""
+        """Lines, as MindFormers logs them, for the recomputed of these (number, layer); none without lists by stage."""
         if not self.by_stage:
             return
         for number, layer in layers:
@@ -273,8 +275,7 @@ BY_STAGE = ("recompute", "select_recompute", "select_comm_recompute")
 
 
 def _full(settings: RecomputeSettings, counts: Table) -> Table:
-    """The number of layers [chunk][stage] that Megatron's flags recompute whole: all (uniform), or the first ones of
-    each chunk or stage (block)."""
+    """The number of layers [chunk][stage] that Megatron's flags recompute whole."""
     if settings.recompute_granularity != "full":
         return tables.none_of(counts)
     if settings.recompute_method == "uniform":
@@ -283,8 +284,7 @@ def _full(settings: RecomputeSettings, counts: Table) -> Table:
 
 
 def _first(settings: RecomputeSettings, layers: int, counts: Table) -> Table:
-    """The table [chunk][stage] of the first `layers` of each chunk; with --enable-recompute-layers-per-pp-rank of each
-    stage, dealt over its chunks."""
+    """The table of the first `layers` of each chunk, or with --enable-recompute-layers-per-pp-rank of each stage."""
     if settings.enable_recompute_layers_per_pp_rank:
         return tables.dealt([layers] * len(counts[0]), counts)
     return tables.first_of(layers, counts)
@@ -317,8 +317,8 @@ def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table)
 def wrong_settings(
     settings: RecomputeSettings, counts: Table, flags: dict[str, str], there: LayerParts
 ) -> Iterator[Finding]:
-    """Findings about the form of lists by stage for `counts` [chunk][stage] layers, and their patterns that match no
-    module. flags: setting -> the name under which the user gave it; there: the parts of all of the model's layers."""
+    """Findings about lists by stage whose form does not fit `counts` [chunk][stage] layers, or whose patterns match no
+    part (of collectives: no norm) or cannot be read. flags: setting -> the user's name; there: the model's parts."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)
         try:

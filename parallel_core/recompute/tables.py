@@ -18,8 +18,8 @@ def none_of(counts: Table) -> Table:
 
 
 def first_of(layers: int, counts: Table) -> Table:
-    """The table [chunk][stage] of the first `layers` layers of each chunk, or all of a chunk that has fewer. counts:
-    the layers of each [chunk][stage]."""
+    """The table whose entry [chunk][stage] is `layers`, or the chunk's number of layers (`counts` [chunk][stage]) if
+    smaller."""
     return [[min(layers, count) for count in row] for row in counts]
 
 
@@ -40,9 +40,9 @@ def dealt(layers: Sequence[int], counts: Table) -> Table:
 def table_of(value: Any, counts: Table) -> Table:
     """The table [chunk][stage] of a setting: true for all layers, false or None for none; a list of each stage's
     number, dealt over its chunks; or such a list for each chunk. A number beyond the layers there are is cut. True and
-    false may stand for all and none anywhere. counts: the layers of each [chunk][stage].
+    false may stand for a number, and beside a list for another chunk's list. counts: the layers of each [chunk][stage].
 
-    Raises ValueError for any other form.
+    Raises ValueError for anything else.
     """
     if value is None or isinstance(value, bool):
         return all_of(counts) if value else none_of(counts)

@@ -1,4 +1,4 @@
-"""The figures in the folders of runs, as one page: read, thinned, in sections; then JSON, and HTML around it."""
+"""Figures, events and traces in the folders of runs, as one page: in sections; then JSON, and HTML around it."""
 
 from parallel_core.report.document import html
 from parallel_core.report.page import page_of

@@ -1,4 +1,4 @@
-"""Curves over steps: of each figure one plot, with a curve for each run that has it."""
+"""Curves over steps: one plot of each figure that is drawn, with a curve for each run that has it."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -51,7 +51,7 @@ OTHERS = {
 
 def sections(runs: Sequence[Run]) -> Iterator[Section]:
     """The section of learning (`LEARNING`, then each column that is neither in `OTHERS` nor a load of experts, as a
-    further loss), and the section of speed and memory."""
+    further loss), and the section of speed and memory. A column without a finite value has no plot."""
     yield _section("learning", "Learning", runs, (*LEARNING, *_further(runs)))
     yield _section("speed", "Speed and memory", runs, SPEED)
 

@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs no network."""
+"""A page as one HTML file, which needs no network unless it is watched."""
 
 import html as markup
 import json
@@ -18,8 +18,8 @@ def html(page: Page, library: str, watched: bool = False) -> str:
     """The page as the text of an HTML file. library: the JavaScript that draws plots (plotly.js). watched: whether the
     page asks its server for new data.
 
-    The page stands in the file as JSON without any `<`, of which the script makes text, never markup; its title also as
-    the document's, escaped.
+    The page stands in the file as JSON without any `<`; its title also as the document's, escaped. Raises ValueError
+    for a number that is not finite.
     """
     return Template(_read("page.html")).substitute(
         title=markup.escape(page.title),

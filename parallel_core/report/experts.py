@@ -16,8 +16,8 @@ EVEN = "1 is an even share."
 
 
 def section(runs: Sequence[Run]) -> Section | None:
-    """The section with two heat maps for each run with experts (the busiest expert by step, all experts in the newest
-    step that has an event of them), as far as the run has their figures; None without such a run."""
+    """The section with two heat maps for each run with experts (the busiest expert by step, all experts in the last
+    event of them), as far as the run has finite figures for it; None without such a run."""
     plots = [plot for number, run in enumerate(runs) for plot in (*_over_steps(number, run), *_newest(number, run))]
     return Section("experts", "Load of experts", EVEN, list(plots)) if plots else None
 

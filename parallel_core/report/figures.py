@@ -68,12 +68,13 @@ class Figures:
                 self._put(f"{key}/", value)
 
     def names(self) -> list[str]:
-        """Names of all columns."""
+        """Names of all columns: of figures that are numbers, in lines with a finite step, "step" among them; those of a
+        dictionary as "key/name"."""
         return list(self._columns)
 
     def of(self, name: str) -> Array:
         """A column as float64 [steps], in order of the steps; of a step that the file has twice the later line. Empty
-        if no line has the name."""
+        for a name that is not among `names`."""
         order = self._order()
         if name not in self._columns:
             return np.empty(0)

@@ -10,7 +10,7 @@ from parallel_core.report.parts import ABSENT, Section, Table, figure
 from parallel_core.report.run import Run
 
 MOST = 200
-"""The most rows of a table of events, of which the last ones are shown."""
+"""The most warnings in their table, and starts, ends and errors of one run in theirs; the last ones are shown."""
 PARTS = ("weights", "gradients", "optimizer", "activations", "total")
 
 
@@ -112,7 +112,7 @@ def _sums(pairs: Sequence[Sequence[float | None]]) -> list[float | None]:
 def happened(runs: Sequence[Run]) -> Section:
     """The section of events: a table of starts, ends and errors of runs (of each run the last 200), and one of
     warnings, run after run (the last 200 of all), among them lines and traces that cannot be read and losses that are
-    no finite number."""
+    missing or no finite number; each table only if it has rows."""
     starts = [row for run in runs for row in _starts(run)]
     warnings = [row for run in runs for row in _warnings(run)]
     tables = [Table("Starts and ends", ["run", "time (UTC)", "step", "what", "from"], starts)] if starts else []

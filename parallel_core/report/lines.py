@@ -21,10 +21,11 @@ class LinesReader:
         self._end, self._of = 0, (0, 0)
 
     def new(self) -> tuple[bool, Iterator[dict[str, Any]]]:
-        """(whether all lines come anew: in the first call for a file, and where it is another one than before, was cut
-        or is gone; the lines since the last call, as objects, read while the iterator is taken). An empty line is {}; a
-        line that is no JSON object is left out. A last line without its end comes when it is whole. A missing file has
-        no lines."""
+        """(whether the lines given before no longer count: in the first call for a file, and where it is another one
+        (inode), shorter than what was read, or gone after lines were read; the lines not given yet, as objects, read
+        while the iterator is taken). An empty line is {}; a line that is no JSON object is left out. A last line
+        without its end comes when it is whole. A missing file has no lines. Raises OSError, also from the iterator, if
+        it cannot be read."""
         try:
             status = self.path.stat()
         except FileNotFoundError:

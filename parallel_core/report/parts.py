@@ -23,13 +23,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of the run with the index `run` on the page: values y, and on each axis ("step", "samples", "hours")
-    their places x."""
+    """A curve of the run with the index `run` on the page: values y, and their places x on the axes "step", "samples"
+    and "hours", as far as the run has figures for these."""
 
     run: int
     name: str
     x: dict[str, list[Number]]
-    """Axis ("step", "samples", "hours") -> the place of each value of `y` on it."""
+    """Axis ("step", "samples", "hours"), if the run has it -> the place of each value of `y` on it."""
     y: list[Number]
     is_constant: bool = False
     """Whether the curve is a horizontal line to compare with, such as a prediction."""
@@ -104,8 +104,9 @@ class Page:
 
 
 def figure(value: Number, unit: str = "") -> str:
-    """A number as text, with `unit` right behind it: six significant digits with thousands separators, below 0.0001
-    with a power of ten; from a million on four digits and a power of ten (1.235e+06); "-" for None and NaN."""
+    """A number as text, with `unit` right behind it; "-" alone for None and NaN. At most six significant digits, with
+    thousands separators, and with a power of ten below 0.0001 (but for 0); if these make a million or more, at most
+    four digits and a power of ten (1.235e+06). The sign does not count in this."""
     if value is None or value != value:
         return ABSENT
     return f"{value:,.6g}{unit}" if abs(value) < 1e6 else f"{value:,.4g}{unit}"

@@ -30,8 +30,8 @@ class Run:
         self._trace_of: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
-        """Read what the run has written since the last call, and return whether figures, events or the trace have
-        changed. A missing file is empty. Raises OSError for a file that cannot be read."""
+        """Read what the run has written since the last call, and return whether figures, events or the trace may
+        have changed. A missing file is empty. Raises OSError for a file that cannot be read."""
         return any([self.figures.refresh(), self._read_events(), self._read_trace()])
 
     @property
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def unreadable_events(self) -> int:
-        """The number of lines of `events.jsonl`, without empty ones, that are no JSON object."""
+        """The number of whole lines of `events.jsonl`, as read last, without empty ones, that are no JSON object."""
         return self._lines.unreadable
 
     def _read_events(self) -> bool:
@@ -98,8 +98,8 @@ class Run:
 
 
 def name_apart(runs: Iterable[Run]) -> None:
-    """Set each run's name to the last parts of its folder's path, as few as tell all runs apart; the whole path where
-    two runs have one folder."""
+    """Set each run's name to the last parts of its folder's absolute path: of all runs the same number, the smallest
+    that tells them apart; if two have one folder, each name is the whole path."""
     listed = list(runs)
     for parts in range(1, 1 + max((len(run.folder.absolute().parts) for run in listed), default=0)):
         names = [str(Path(*run.folder.absolute().parts[-parts:])) for run in listed]

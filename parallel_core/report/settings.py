@@ -39,7 +39,7 @@ def beside(caption: str, name: str, runs: Sequence[str], columns: Sequence[Mappi
 
 def flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """(path of keys joined by ".", value as text) of every leaf of nested mappings, below `path`; an empty mapping is a
-    leaf."""
+    leaf. Nothing for a `value` that is itself a leaf if `path` is empty."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from flat(inner, f"{path}.{key}" if path else str(key))

@@ -1,4 +1,4 @@
-"""Curves reduced to as many points as a screen shows."""
+"""Curves reduced to about as many points as a screen shows, and values for JSON."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -8,13 +8,13 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 BINS = 800
-"""Bins of a curve. A curve has at most twice as many points, about the number of a wide screen's pixels."""
+"""Bins of a curve, which has at most two points a bin and its two ends."""
 
 
 def thinned(values: Array, bins: int = BINS) -> Array:
-    """Indices, rising, of the points of `values` [n] to draw: in each of `bins` bins the smallest and the largest, so
-    that each spike stays, and the first and last point; all n if they are no more than two a bin. A bin without a
-    finite value keeps one, a gap."""
+    """Indices, rising, of the points of `values` [n] to draw: in each of `bins` bins the smallest and the largest
+    finite value, or the bin's first point, a gap, if it has none; also the first and the last of the n points. All n if
+    they are at most 2 `bins`."""
     if len(values) <= 2 * bins:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), bins + 1).astype(int)

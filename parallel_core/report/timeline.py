@@ -1,4 +1,4 @@
-"""The section of a page with a recorded step of each run beside the same step as planned."""
+"""The section of a page with a recorded step of each run that has any, beside a step as planned."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,8 +17,8 @@ _ORDER = sorted(Kind, key=lambda kind: kind is not Kind.OTHER)
 
 
 def section(runs: Sequence[Run]) -> Section | None:
-    """A section with, for each run that has a trace, a chart and a table of the middle one of its recorded steps; None
-    if none has."""
+    """A section with, for each run that has recorded spans, a chart and a table of the middle one of its recorded
+    steps; None if no run has any."""
     plots = [_chart(number, run) for number, run in enumerate(runs) if run.measured]
     return Section("timeline", "A step's timeline", NOTE, list(plots)) if plots else None
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Run the layers of one of the stage's chunks on a micro-batch."""
+    """Run one of the stage's chunks of the model on a micro-batch."""
 
     micro_batch: int
     chunk: int = 0
@@ -15,9 +15,10 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Run a micro-batch's graph backwards: gradients of the chunk's parameters and of its input.
+    """Run a micro-batch's graph of a chunk backwards: gradients of the chunk's parameters, and of its input if another
+    chunk made that.
 
-    Where the stage has a `WeightGrad` of the same micro-batch and chunk, that one makes the weight matrices' gradients.
+    Where the stage has a `WeightGrad` of the same micro-batch and chunk, gradients of weights are left to it.
     """
 
     micro_batch: int
@@ -26,7 +27,7 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class WeightGrad:
-    """Compute the gradients of the weight matrices that a micro-batch's `Backward` left out (zero-bubble schedules)."""
+    """Compute the gradients of weights that a micro-batch's `Backward` left out (zero-bubble schedules)."""
 
     micro_batch: int
     chunk: int = 0
@@ -36,8 +37,8 @@ Compute = Forward | Backward | WeightGrad
 
 
 class Pair(NamedTuple):
-    """A forward and a backward side by side: while the experts' messages of one travel, the other computes. Where no
-    message travels, one runs after the other."""
+    """A forward and a backward that may run side by side: while the experts' messages of one travel, the other
+    computes. Otherwise one runs after the other."""
 
     forward: Forward
     backward: Backward
@@ -61,8 +62,7 @@ class Transfer(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Everything sent and received between two computations, posted together, so that no two neighbours wait for each
-    other."""
+    """Sends and receives that a stage posts together, before, between or behind its computations."""
 
     sends: tuple[Transfer, ...] = ()
     receives: tuple[Transfer, ...] = ()
@@ -94,8 +94,8 @@ def split_backwards(computes: Iterable[Compute]) -> frozenset[Backward]:
 
 
 def frees(action: Compute, split: frozenset[Backward]) -> bool:
-    """Whether `action` is the last one of its micro-batch and chunk, after which the stage keeps no activation of them.
-    split: the stage's `split_backwards`."""
+    """Whether `action` is the last one of its micro-batch and chunk in training, after which the stage keeps no
+    activation of them; False for a forward. split: the stage's `split_backwards`."""
     return isinstance(action, WeightGrad) or (isinstance(action, Backward) and action not in split)
 
 

@@ -1,9 +1,8 @@
 """Gradients of weights placed by the times of computations and messages: the automatic scheduler of Qi et al., "Zero
 Bubble Pipeline Parallelism", 2023, section 3, for forwards and backwards in any order.
 
-A stage runs gradients of weights where it would wait longer for others than they take, and where it would keep too
-much. Where the wait is shorter than one takes, it may run one (`Way.longest`) if that wait makes it the stage that has
-waited most: the longest bubble is the step's.
+A stage runs gradients of weights where it would wait for others at least as long as they take, and where it would keep
+too much. Where the wait is shorter than one takes, it may run one all the same (`Way`).
 """
 
 from collections import deque
@@ -35,17 +34,17 @@ Order = Sequence[Sequence[Compute]]
 
 
 class Way(NamedTuple):
-    """The rule by which a stage that waits runs a gradient of weights. longest: whether it runs one that takes longer
-    than the wait, if that makes it the stage that has waited most; parts: the part of its duration that the wait must
-    last at least. In each pair of values the first is for waits before forwards, the second for waits before backwards.
-    backwards_first: whether in each round stages whose turn is a backward go first."""
+    """The rule by which a stage that waits runs a gradient of weights. longest: whether it may run one that takes
+    longer than the wait, where that wait makes it the stage that has waited most; parts: the part of its duration that
+    the wait must last at least otherwise. In each pair of values the first is for waits before forwards, the second for
+    waits before backwards. backwards_first: whether in each round stages whose turn is a backward go first."""
 
     longest: tuple[bool, bool] = (False, False)
-    """Whether a stage runs a gradient of weights that takes longer than the wait, if the wait makes it the stage that
-    has waited most: before forwards, before backwards."""
+    """Whether a stage may run a gradient of weights that takes longer than the wait, where the wait makes it the stage
+    that has waited most: before forwards, before backwards."""
     parts: tuple[float, float] = (1.0, 1.0)
-    """The part of a weight gradient's duration that the wait must last at least for a stage to run it, before forwards
-    and before backwards; the rest delays the stage."""
+    """The part of a weight gradient's duration that the wait must last at least for a stage to run it without
+    `longest`, before forwards and before backwards; the rest delays the stage."""
     backwards_first: bool = False
     """Whether in each round the stages whose turn is a backward go first, then those with a forward: none is then far
     ahead when its waiting is compared with that of others."""
@@ -63,9 +62,10 @@ def with_weight_gradients(
     ways: Sequence[Way] = LONGEST,
 ) -> list[list[Compute]]:
     """The computations of each stage: forwards and backwards in the one of `orders`, gradients of weights among them in
-    the one of `ways`, with which a step is shortest. Every pair of an order and a way is simulated, then again with
-    each stage's waiting time of the simulation before, for as long as this shortens the step. Raises AssertionError if
-    the stages of an order wait for each other for ever, and if there is no order or no way."""
+    the one of `ways`, with which the longest time of a stage, from its first forward to its last gradients, is
+    shortest. Every pair of an order and a way is simulated, then again with each stage's waiting time of the simulation
+    before, for as long as this shortens that time. Raises AssertionError if the stages of an order wait for each other
+    for ever, and if there is no order or no way."""
     best: _Play | None = None
     for lines, way in product(orders, ways):
         play: _Play | None = _Play(lines, placement, memory, times, way, [0] * len(lines)).run()
@@ -81,8 +81,9 @@ def with_weight_gradients(
 def warm_up(stages: int, most: int, times: Durations) -> list[int]:
     """The number of forwards that each stage, with one chunk, runs before its first backward.
 
-    A stage's number is that of the forwards that end before the first gradient from the next stage arrives, but at
-    least one more than the next stage's number, and in any case at most `most` and at least 1; the last stage's is 1.
+    A stage's number is that of the forwards that fit, one right after another, between the arrivals of its first input
+    and of the first gradient from the next stage, but at least one more than the next stage's number, and in any case
+    at most `most` and at least 1; the last stage's is 1.
     """
     first, gradient = Forward(0), Backward(0)
     forward = [times.of(first, stage, 1, False) for stage in range(stages)]

@@ -1,4 +1,5 @@
-"""The building blocks of V-Half and V-Min, which keep about half and a third of 1F1B's activations.
+"""The building blocks of V-Half and V-Min, which keep about half and a third of the activations of 1F1B's first
+stage where stages are many.
 
 A block says when each stage runs the four computations of a micro-batch, forwards and backwards of two chunks. Repeated
 every six ticks it leaves two for the gradients of weights, and all stages keep nearly the same number of activations
@@ -27,7 +28,7 @@ def half(stages: int, stage: int) -> tuple[int, int, int, int]:
 
 def least(stages: int, stage: int) -> tuple[int, int, int, int]:
     """The ticks at which a stage runs micro-batch 0 in V-Min's block: the forward of chunk 0, of chunk 1, the backward
-    of chunk 1, of chunk 0. One tick from stage to stage gives the fewest activations with which no stage waits."""
+    of chunk 1, of chunk 0. From stage to stage forwards and backwards take one tick."""
     back = 2 * stages + (2 if stages % 3 == 0 else 0)
     return stage, 2 * stages - 1 - stage, back + stage, back + 2 * stages - 1 - stage
 

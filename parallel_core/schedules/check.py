@@ -47,7 +47,7 @@ def sends_match_receives(schedule: Sequence[Sequence[Action]]) -> None:
 
 
 def exchanges_end(schedule: Sequence[Sequence[Action]]) -> None:
-    """Raise AssertionError if stages wait for each other for ever, where an exchange waits for all its partners."""
+    """Raise AssertionError if an exchange waits for ever, where each one waits for all its partners."""
     left = [exchanges[::-1] for exchanges in _exchanges(schedule)]
     posted = _Posted()
     for stage, exchanges in enumerate(left):

@@ -39,12 +39,12 @@ _SIZES: dict[str, dict[str, Any]] = {
     "--chunks --virtual-pipeline-model-parallel-size": {"metavar": "V", "help": "virtual stages"},
     "--group-size --microbatch-group-size-per-virtual-pipeline-stage": {"metavar": "N", "help": "of interleaving"},
 }
-"""Flags of a size (ours, Megatron's) -> further arguments of `add_argument`."""
+"""Flags of a size (short, of training) -> further arguments of `add_argument`."""
 
 
 def parser() -> ArgumentParser:
-    """The parser of the command line. Sizes have Megatron's names, too; times are whole numbers, decimals or fractions
-    such as 4/3."""
+    """The parser of the command line. Sizes have the names of training's flags, too; times are whole numbers, decimals
+    or fractions such as 4/3."""
     command = command_line(__doc__, program("plan schedule"))
     command.add_argument("--schedule", "--pipeline-schedule", required=True, choices=GENERATORS, help="its order")
     for flags, more in _SIZES.items():
@@ -88,8 +88,8 @@ def misfits(args: Namespace) -> Iterator[Finding]:
 
 
 def report(args: Namespace, timeline: Timeline, kept: Sequence[int]) -> str:
-    """The printed text: the picture if it is not too wide, time and bubble, and each stage's largest number of
-    activations (`kept`)."""
+    """The printed text: the picture, or its width if that is above MOST_COLUMNS, time and bubble, and each stage's
+    largest number of activations (`kept`)."""
     width = draw.columns(timeline)
     picture = f"(a picture of {width} columns is not printed; write an --svg)\n"
     if width <= MOST_COLUMNS:

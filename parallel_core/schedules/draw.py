@@ -56,7 +56,8 @@ def _label_width(timeline: Timeline) -> int:
 
 
 def columns(timeline: Timeline) -> int:
-    """The number of characters of a row of `text`, blanks at its end counted, the stage's name not."""
+    """The number of characters of a row of `text`, blanks at its end counted, the stage's name and computations that
+    take no time not."""
     return int(timeline.length / _tick(timeline)) * _label_width(timeline)
 
 
@@ -85,7 +86,7 @@ BOX, ROW, LEFT, TOP = 26, 30, 70, 40
 
 def svg(timeline: Timeline, title: str) -> str:
     """The timeline as the text of an SVG document; the chunks of a stage in lighter and lighter shades. title: plain
-    text, which is escaped here."""
+    text, which is escaped here. Raises ZeroDivisionError if a computation takes no time."""
     chunks = _chunks(timeline)
     scale = BOX / float(min((span.stop - span.start for _, span in _all_spans(timeline)), default=1))
     length = scale * float(timeline.length)
@@ -136,7 +137,9 @@ def _legend(timeline: Timeline, y: float) -> Iterator[str]:
 
 
 def png(timeline: Timeline, title: str, path: str) -> None:
-    """Write the timeline as a PNG file to `path`; raises ValueError if matplotlib is not installed."""
+    """Write the timeline to `path` with matplotlib: as PNG, unless the name has the ending of another format; a name
+    without an ending gets .png. Raises ValueError if matplotlib is not installed or does not know the ending, OSError
+    if the file cannot be written."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch

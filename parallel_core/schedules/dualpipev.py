@@ -16,8 +16,8 @@ DUALPIPE_V = "dualpipev"
 
 
 def fewest_micro_batches(stages: int) -> int:
-    """The fewest micro-batches of DualPipe-V, 2p - 1 on p stages: with fewer the first stage would drain before the
-    last one is full."""
+    """The fewest micro-batches of DualPipe-V, 2p - 1 on p stages: so many forwards of chunk 0 the first stage runs
+    before its steady state."""
     return 2 * stages - 1
 
 
@@ -28,9 +28,9 @@ def dualpipe_v(
     gradients of weights, each of one chunk, if gradients of the input take as long as a forward, those of weights no
     longer, and a pair as long as its two halves; at most 2p + 1 activations of a chunk on a stage.
 
-    A backward leaves gradients of weights to an action of its own where others wait for its result: before the steady
-    state, and in the second half of the drain. group_size: ignored. Raises AssertionError for another number of chunks
-    than 2, and for fewer micro-batches than `fewest_micro_batches`.
+    A backward leaves gradients of weights to an action of its own before the steady state and at the end of the drain.
+    group_size: ignored. Raises AssertionError for another number of chunks than 2, and for fewer micro-batches than
+    `fewest_micro_batches`.
     """
     assert chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {chunks}"
     assert micro_batches >= fewest_micro_batches(stages), f"{micro_batches} micro-batches are too few"

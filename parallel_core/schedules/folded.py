@@ -1,9 +1,9 @@
-"""ZB-V, V-Half and V-Min, the schedules of a folded pipeline: a micro-batch goes down the stages and back, its loss is
+"""ZB-V, V-Half and V-Min, schedules of a folded pipeline: a micro-batch goes down the stages and back, its loss is
 where it began.
 
-So the first stage's backward follows its last forward at once. Activations of one chunk live long where those of the
-other live short, and every stage keeps the same (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). The three differ
-in how much a stage may keep. Each has an order of forwards and backwards for that memory, among which gradients of
+So the first stage's backward of the loss waits for no message. Activations of one chunk live long where those of the
+other live short, and stages keep nearly the same (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). The three
+differ in how much a stage may keep. Among forwards and backwards, whose order keeps to that memory, gradients of
 weights are placed by the times of computations.
 """
 
@@ -33,9 +33,10 @@ def zb_v(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """ZB-V: on each of p stages the memory of 1F1B's first one, p micro-batches' activations, and half of ZB-H1's
-    bubble: if forward, backward and weight gradient take a time t each, (p-1)/2 t, the time until the last
-    stage has its first input.
+    """ZB-V: on each of p stages the memory of 1F1B's first one, p micro-batches' activations (2p of a chunk, counted as
+    in `automatic.Memory`), and half of ZB-H1's bubble: with p or more micro-batches, if forward, gradient of the input
+    and weight gradient take a stage a time t each and messages none, (p-1)/2 t, the time until the last stage has its
+    first input.
 
     Forwards and backwards go in one order whatever their times; gradients of weights are placed by the times.
     group_size: ignored. times, freed: as in `TimedGenerator`. Raises AssertionError for another number of chunks than
@@ -54,9 +55,10 @@ def v_half(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """V-Half: about half of 1F1B's activations: each of p stages keeps those of at most p + 2 micro-batches in a chunk,
-    half of its layers, where 1F1B's first stage keeps as much as 2p of them. group_size: ignored. times, freed: as in
-    `TimedGenerator`. Raises AssertionError for another number of chunks than 2."""
+    """V-Half: about half of 1F1B's activations where stages are many: with `freed` 0 each of p stages keeps those of at
+    most p + 2 micro-batches in a chunk, half of its layers, where 1F1B's first stage keeps as much as 2p of them.
+    group_size: ignored. times, freed: as in `TimedGenerator`. Raises AssertionError for another number of chunks than
+    2."""
     return _of_block(half, _placement(stages, chunks), micro_batches, times or EQUAL, freed)
 
 
@@ -68,10 +70,10 @@ def v_min(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """V-Min: about a third of 1F1B's activations where stages are many: each of p stages keeps those of at most
-    2p/3 + 3 micro-batches in a chunk, half of its layers, where 1F1B's first stage keeps as much as 2p of them. They
-    are the fewest with which no stage waits in the steady state if all computations take equally long. group_size:
-    ignored. times, freed: as in `TimedGenerator`. Raises AssertionError for another number of chunks than 2."""
+    """V-Min: about a third of 1F1B's activations where stages are many: with `freed` 0 each of p stages keeps those of
+    at most 2p/3 + 3 micro-batches in a chunk, half of its layers, where 1F1B's first stage keeps as much as 2p of them
+    (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024). group_size: ignored. times, freed: as in
+    `TimedGenerator`. Raises AssertionError for another number of chunks than 2."""
     return _of_block(least, _placement(stages, chunks), micro_batches, times or EQUAL, freed)
 
 

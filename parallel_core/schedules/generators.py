@@ -24,7 +24,7 @@ class Generator(Protocol):
 
 
 class TimedGenerator(Protocol):
-    """A `Generator` that places gradients of weights by the times of computations and messages.
+    """A `Generator` that orders computations, above all gradients of weights, by times of computations and messages.
 
     Without `times` it takes forward, gradients of input and gradients of weights for equally long, and messages for
     nothing. `freed` is the part of an activation that its backward frees (`automatic.Memory`).
@@ -45,7 +45,7 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
     """GPipe: every forward, then every backward (Huang et al., "GPipe", 2019).
 
     The backwards run in the micro-batches' order, not in the reverse one of the paper: the bubble is the same, and
-    gradients are then summed in the same order as by every other schedule. Raises AssertionError for several chunks.
+    gradients are then summed in the same order as by the other schedules. Raises AssertionError for several chunks.
     group_size: not read.
     """
     assert chunks == 1, f"GPipe has one chunk on a stage, not {chunks}"
@@ -67,7 +67,8 @@ def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, group_size: in
 
 
 def alternate(forwards: Sequence[Compute], backwards: Sequence[Compute], warm_up: int) -> list[Compute]:
-    """`warm_up` forwards, then one forward and one backward at a time, then the backwards that are left."""
+    """`warm_up` forwards, all if there are fewer, then one forward and one backward at a time, then the backwards that
+    are left."""
     warm_up = min(warm_up, len(forwards))
     steady = zip(forwards[warm_up:], backwards, strict=False)
     left = backwards[len(forwards) - warm_up :]
@@ -110,7 +111,7 @@ def combined_1f1b(
     DeepSeek-V3, 2024): while the experts' messages of one micro-batch travel, the other computes.
 
     A forward runs beside the backward that would follow it, which must be of another micro-batch or chunk. So each
-    stage runs one more forward first, and keeps one more activation.
+    stage runs one more forward first, if there is one, and keeps at most one more activation.
     """
     forwards, backwards, warm_up = _interleaving(stages, micro_batches, chunks, group_size)
     return [_paired(forwards, backwards, before + 1) for before in warm_up]
@@ -134,11 +135,11 @@ def virtual_order(micro_batches: int, chunks: int, group_size: int) -> list[tupl
 
 
 def zb_h1(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
-    """ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): weight gradients fill the bubble, in 1F1B's memory.
+    """ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): weight gradients fill a part of the bubble.
 
-    A `Backward` gives only the gradient that the stage before waits for. The gradients of the weights wait for no one,
-    so stage i puts them off: it runs 1F1B and, after each backward from that of micro-batch i on, the weight gradients
-    of the micro-batch i before. What was put off fills the time in which 1F1B would wait for the pipeline to drain.
+    A `Backward` leaves out gradients of weights, for which no other stage waits. Stage i puts them off: it runs 1F1B
+    and, after each backward from that of micro-batch i on, the weight gradients of the micro-batch i before. Those that
+    are left at the end follow the last backward.
 
     An activation is kept until its weight gradient: on stage i of p for p-i micro-batches between forward and backward,
     as in 1F1B, and for i more after that. So no stage keeps more than p, what 1F1B keeps on its first stage. Raises
@@ -150,8 +151,8 @@ def zb_h1(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
 
 def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
     """ZB-H2 (Qi et al., 2023) on p stages: at most 2p-1 activations, nearly twice 1F1B's. With 2p-1 micro-batches or
-    more, where forward, input gradient and weight gradient are of one length, there is no bubble but the time until the
-    last stage's first input is there.
+    more, where forward, input gradient and weight gradient are of one length and messages take no time, there is no
+    bubble but the time until the last stage's first input is there.
 
     Stage i runs 2(p-1-i) forwards first, twice as many as in 1F1B, and puts weight gradients off by 2i micro-batches.
     Raises AssertionError for several chunks. group_size: not read.
@@ -177,8 +178,8 @@ def zb_1p(
     freed: Time = 0,
 ) -> list[list[Compute]]:
     """ZB-1p (Qi et al., 2023, section 3): the order of ZB-H1, gradients of weights placed by times, in the memory of p
-    activations on each of p stages. times, freed: as in `TimedGenerator`; group_size: not read. Raises AssertionError
-    for several chunks."""
+    activations on each of p stages, counted as in `automatic.Memory`. times, freed: as in `TimedGenerator`; group_size:
+    not read. Raises AssertionError for several chunks."""
     lines = one_f_one_b(stages, micro_batches, chunks, group_size)
     return with_weight_gradients((lines,), Placement(stages), Memory(stages, freed), times or EQUAL)
 
@@ -193,8 +194,8 @@ def zb_2p(
 ) -> list[list[Compute]]:
     """ZB-2p (Qi et al., 2023, section 3): 1F1B with as many forwards before a stage's first backward as the times ask
     for (`warm_up`; those of ZB-H2 if no times are given), gradients of weights placed by times, in the memory of 2p
-    activations on each of p stages. times, freed: as in `TimedGenerator`; group_size: not read. Raises AssertionError
-    for several chunks."""
+    activations on each of p stages, counted as in `automatic.Memory`. times, freed: as in `TimedGenerator`; group_size:
+    not read. Raises AssertionError for several chunks."""
     times = times or EQUAL
     first = warm_up(stages, min(2 * stages, micro_batches), times)
     lines = _ahead(stages, micro_batches, chunks, first)
@@ -213,7 +214,7 @@ def _with_weight_gradients(actions: list[Compute], delay: int, micro_batches: in
 def forward_only(
     stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None
 ) -> list[list[Compute]]:
-    """Evaluation: every micro-batch forward, none backward; with virtual stages group by group, as in training."""
+    """Evaluation: every micro-batch forward, none backward; with virtual stages group by group, as in `interleaved`."""
     actions: list[Compute] = [
         Forward(m, chunk) for m, chunk in virtual_order(micro_batches, chunks, group_size or stages)
     ]
@@ -249,7 +250,7 @@ def order(
 ) -> Sequence[Sequence[Ordered]]:
     """The computations of each stage, in order, by the schedule called `name`. placement: gives the numbers of stages
     and of chunks on each; group_size: as in `Generator`; times: of the stages' computations, which only a
-    `TimedGenerator` reads."""
+    `TimedGenerator` reads. Raises KeyError for an unknown name, AssertionError as that schedule's generator does."""
     sizes = placement.stages, micro_batches, placement.chunks, group_size
     return TIMED[name](*sizes, times) if times is not None and name in TIMED else GENERATORS[name](*sizes)
 

@@ -10,7 +10,7 @@ from parallel_core.schedules.generators import COMBINED, FOLDED
 
 
 class Asked(NamedTuple):
-    """Each size of a pipeline schedule as the user gave it (flag or key, value), for the findings that refuse it."""
+    """A pipeline schedule and its sizes as findings show them: of each the flag or key, and the value."""
 
     schedule: Setting
     stages: Setting
@@ -22,8 +22,8 @@ class Asked(NamedTuple):
 def refusals(
     name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
-    """Findings for sizes that the schedule called `name` does not take, among them a group size that it would not read;
-    none if it takes all. asked: the same sizes as the user gave them, for the findings' words."""
+    """Findings for sizes that the schedule called `name` does not take, or a group size that it would not read; of
+    several not always one each; none if it takes all. asked: the same sizes for the findings' words."""
     if name in FOLDED:
         yield from _of_folded(stages, chunks, group_size, asked)
         if name == DUALPIPE_V and micro_batches < fewest_micro_batches(stages):

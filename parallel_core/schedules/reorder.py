@@ -1,5 +1,5 @@
-"""Computations moved up by their times and those of messages, in the memory of the order that is given: the reordering
-of Qi et al., "Pipeline Parallelism with Controllable Memory", 2024, where a computation has a time and not a tick."""
+"""Computations moved up by their times and those of messages, within a memory that is given: the reordering of
+Qi et al., "Pipeline Parallelism with Controllable Memory", 2024, where a computation has a time and not a tick."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -22,11 +22,12 @@ class Manner(NamedTuple):
 def moved_up(
     lines: Sequence[Sequence[Compute]], placement: Placement, most: int, times: Durations, manner: Manner
 ) -> list[list[Compute]]:
-    """The forwards and backwards of each stage, without gradients of weights, in an order in which some are moved up
-    to times at which the stage would wait.
+    """The forwards and backwards of each stage, without gradients of weights, in an order in which some are moved up to
+    times at which the stage would wait.
 
     lines: the order that is given, with gradients of weights. most: activations (each of a micro-batch in a chunk) that
-    a stage may keep in the new order. manner: how far a stage may leave its order.
+    a stage may keep in the new order, no fewer than it keeps in the given one. manner: how far a stage may leave its
+    order.
     """
     stages = [_Stage(line, number, placement, most, times, manner) for number, line in enumerate(lines)]
     ends = [stage.ends for stage in stages]

@@ -31,21 +31,23 @@ class Durations(Protocol):
 
     @property
     def transfer(self) -> Time:
-        """The time of a message: from the end of a computation to the earliest start of the one that takes its result
-        on another stage."""
+        """The time of a message: from the end of a computation, or of its pair, to the earliest start of the one that
+        takes its result on another stage."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
         """The time of `action` on `stage`, which has `chunks` chunks. split: whether it is a backward that leaves
         gradients of weights to another action."""
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
-        """The time by which a pair of `stage` is shorter than its two computations together."""
+        """The time by which `pair` on `stage`, which has `chunks` chunks, is shorter than its two computations
+        together."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """The times of one micro-batch on one stage, all its chunks together; `weight` is a part of `backward`. `shares`
-    [chunk][stage]: the part of these times that each chunk takes, None: an equal one."""
+    """The times of one micro-batch's computations on one stage, all its chunks together, and of one message; `weight`
+    is a part of `backward`. `shares` [chunk][stage]: the part of `forward`, `backward` and `weight` that each chunk
+    takes, None: an equal one. A pair saves as much in each chunk."""
 
     forward: Time = 1
     backward: Time = 2
@@ -53,13 +55,14 @@ class Times:
     weight: Time = 1
     """The part of `backward` that makes the gradients of the weights; a time of its own where a schedule splits it."""
     transfer: Time = 0
-    """The time of a message: from the end of a computation to the earliest start of the one that takes its result on
-    another stage."""
+    """The time of a message: from the end of a computation, or of its pair, to the earliest start of the one that takes
+    its result on another stage."""
     saved_by_pairs: Time = 0
     """The time by which the pairs of one micro-batch, of all chunks together, are shorter than their computations:
     messages hidden by the other half."""
     shares: Sequence[Sequence[Time]] | None = None
-    """[chunk][stage]: the part of these times that the chunk of the stage takes; None: an equal part for each chunk."""
+    """[chunk][stage]: the part of `forward`, `backward` and `weight` that the chunk of the stage takes; None: an equal
+    part for each chunk."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
         """The time of `action` on `stage`, which has `chunks` chunks. split: whether it is a backward that leaves
@@ -76,7 +79,8 @@ class Times:
         return whole if chunks == 1 else (whole if isinstance(whole, float) else Fraction(whole)) / chunks
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
-        """The time by which a pair of `stage` is shorter than its two computations together."""
+        """The time by which a pair on a stage with `chunks` chunks is shorter than its two computations together:
+        `saved_by_pairs` / `chunks`, whatever the pair and the stage."""
         return Fraction(self.saved_by_pairs) / chunks if self.saved_by_pairs else 0
 
 
@@ -102,7 +106,7 @@ class Timeline:
 
     @cached_property
     def work(self) -> list[Time]:
-        """For each stage the sum of the times of its computations."""
+        """For each stage the sum of the times that its computations take on the timeline."""
         return [sum(span.stop - span.start for span in spans) for spans in self.spans]
 
     @property
@@ -116,7 +120,8 @@ class Timeline:
         return Fraction(self.bubble) / Fraction(max(self.work))
 
     def activations(self, stage: int) -> list[tuple[Time, int]]:
-        """(start, activations that the stage keeps while it runs) of each of the stage's computations.
+        """For each of the stage's computations (its start, the number of activations that the stage keeps while it
+        runs); the number is 0 if the stage has no backward.
 
         An activation is that of a micro-batch in one chunk; it is kept until its last gradient has been computed.
         """
@@ -127,8 +132,8 @@ class Timeline:
 def arrival(
     action: Compute, stage: int, placement: Placement, made: Sequence[Mapping[Compute, Time]], transfer: Time
 ) -> Time | None:
-    """The time at which the input of `action` is there: 0 if it needs none from another computation, None if that has
-    not run.
+    """The time at which the result that `action` takes from the computation that `producer` names is there: 0 if that
+    names none, None if that computation has not run.
 
     made: for each stage, computation -> its end. transfer: the time of a message from another stage.
     """
@@ -143,11 +148,12 @@ def arrival(
 def simulate(
     entries: Sequence[Sequence[Ordered]], times: Durations | None = None, placement: Placement | None = None
 ) -> Timeline:
-    """Run each stage's list in order, each entry as soon as the stage is free and its input has arrived. A pair begins
-    when both inputs are there, and is drawn as the forward, then the backward; both results leave at its end.
+    """Run each stage's list in order, each entry as soon as the stage is free and its input has arrived (`arrival`). A
+    pair begins when both inputs are there, and is drawn as the forward, then the backward; both results leave at its
+    end.
 
-    times: `Times()` if None. placement: one chunk on each stage if None. Raises AssertionError if stages wait for each
-    other for ever.
+    times: `Times()` if None. placement: one chunk on each stage if None. Raises AssertionError if a stage waits for an
+    input that never comes.
     """
     play = Play(entries, times or Times(), placement or Placement(len(entries)))
     while any([play.advance(stage) for stage in range(len(entries))]):

@@ -1,8 +1,8 @@
 """The choice of OpenBLAS's kernels on a CPU: a decision from the CPU's flags and from what the library chose.
 
-OpenBLAS selects its kernels when it is loaded, from a table of CPU models. A CPU newer than the library is not in that
-table and gets kernels of the oldest one: OpenBLAS 0.3.23 in numpy 1.26 takes Prescott's on Intel model 207, 37 GFLOP/s
-a core in float32 where SkylakeX's reach 189.
+An OpenBLAS that is built for several CPUs selects its kernels when it is loaded, and may take slow ones on a CPU newer
+than itself: OpenBLAS 0.3.23 in numpy 1.26 takes Prescott's on Intel model 207, 37 GFLOP/s a core in float32 where
+SkylakeX's reach 189.
 """
 
 from collections.abc import Set
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Level:
-    """A width of vector instructions: the flags that say a CPU has it, and OpenBLAS's cores that use it."""
+    """A level of vector instructions: the flags that say a CPU has it, and cores of OpenBLAS whose kernels use it."""
 
     flags: frozenset[str]
     cores: tuple[str, ...]
@@ -42,7 +42,8 @@ LEVELS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a choice of kernels is the right one; if it is slow, the core to select and what the choice costs."""
+    """Whether a choice of kernels is the right one; if it is slow, the core to select and how many times slower than
+    its kernels the chosen ones are about."""
 
     status: Literal["fine", "slow", "unknown"]
     core: str | None = None
@@ -50,10 +51,9 @@ class Decision:
 
 
 def decide(architecture: str, flags: Set[str], chosen: str) -> Decision:
-    """Judge the core that OpenBLAS chose.
+    """Judge the core that OpenBLAS chose: "slow" if the CPU has a faster one of `LEVELS` than that core's, else "fine".
 
-    architecture: as `platform.machine()` gives it. Other than x86-64 is "unknown": every 64-bit Arm core has the same
-    vectors to begin with, and what the wider ones bring is not known here.
+    architecture: as `platform.machine()` gives it; for another than x86-64 the decision is "unknown".
     flags: the CPU's, as in /proc/cpuinfo; without any (no such file) the decision is "unknown".
     chosen: the core's name as `openblas_get_corename` gives it; for a name that `LEVELS` lacks, such as that of a newer
     core, the decision is "unknown".
@@ -76,7 +76,8 @@ def usable_cores(architecture: str, flags: Set[str]) -> list[str]:
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The flags of the first CPU in /proc/cpuinfo; empty without that file."""
+    """The flags of the first CPU that lists any in the file `cpuinfo`; empty if none does or the file cannot be
+    read."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -87,9 +88,9 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def multiplies_bfloat16(flags: Set[str]) -> bool:
-    """Whether a CPU with these flags multiplies bfloat16 numbers.
+    """Whether an x86-64 CPU with these flags multiplies bfloat16 numbers: it has avx512_bf16 or amx_bf16.
 
-    On others oneDNN's products of bfloat16 take 2.5 times as long as those of float32, so it pays to widen the operands
-    first: 7% more than float32 alone (2048 x 512 x 2048, AVX-512 without its bfloat16 instructions).
+    Measured on one that does not (AVX-512, 2048 x 512 x 2048): oneDNN's products of bfloat16 take 2.5 times as long as
+    those of float32; with operands that are widened first, 7% longer than those of float32.
     """
     return bool({"avx512_bf16", "amx_bf16"} & set(flags))

@@ -1,5 +1,5 @@
-"""The parsers of our own commands' command lines, whose help says the default of an option that takes values and has
-one."""
+"""The parsers of our own commands' command lines, whose help says defaults of options; and a quiet end of a
+command."""
 
 import argparse
 import os
@@ -16,8 +16,8 @@ _NOT_SAID = (None, argparse.SUPPRESS)
 
 
 def program(command: str = "") -> str:
-    """The words by which `command` was called, for its usage: "megatron-pynative plan", or from a clone "python -m
-    mapping plan"; without a command the words before it."""
+    """The words to call `command` by, for its usage: "megatron-pynative plan" if this process runs that script, else
+    "python -m mapping plan"; without a command the words before it."""
     name = DISTRIBUTION if Path(sys.argv[0]).name == DISTRIBUTION else "python -m mapping"
     return f"{name} {command}".strip()
 
@@ -46,7 +46,7 @@ def command_line(
     description: str | None, program: str | None = None, usage: str | None = None
 ) -> argparse.ArgumentParser:
     """A parser that takes no abbreviations of options. program: the command in its usage; None: the script that
-    runs. usage: the whole usage text; None: it is made of program and options."""
+    runs. usage: the whole usage text; None: it is made of program and arguments."""
     return _Parser(program, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False)
 
 
@@ -56,8 +56,9 @@ INTERRUPTED = 130
 
 @contextmanager
 def ends_quietly() -> Iterator[None]:
-    """End the process without a traceback on Ctrl-C within the block, with the exit code INTERRUPTED (130). If standard
-    output is closed by its reader, as `| head` does, the rest of the block is left out, and that is no error."""
+    """Raise SystemExit with INTERRUPTED (130) on Ctrl-C (KeyboardInterrupt) within the block. A BrokenPipeError, as
+    when the reader of standard output (`| head`) has ended, ends the block and is no error; later output is
+    dropped."""
     try:
         yield
         sys.stdout.flush()

@@ -1,5 +1,5 @@
-"""The devices of this host, and reasons why this process cannot run MindSpore as it was started; MindSpore is not
-imported."""
+"""This host's devices and its description, and reasons why this process cannot run MindSpore as it was started;
+MindSpore is not imported."""
 
 import os
 import platform
@@ -12,12 +12,12 @@ from pathlib import Path
 from parallel_core.findings import Finding
 
 PYTHONS = (3, 10), (3, 12)
-"""The first and the last version of Python for which there is a MindSpore."""
+"""The first and the last version of Python for which there is a MindSpore 2.10."""
 
 
 def unfit_versions(python: tuple[int, ...] = sys.version_info[:2], numpy: str | None = None) -> Iterator[Finding]:
-    """A finding if there is no MindSpore for this version of Python, and one if numpy's is 2 or later. numpy: its
-    version; None: the installed one's."""
+    """A finding if there is no MindSpore 2.10 for this version of Python, and one if numpy's is 2 or later. python:
+    (major, minor). numpy: its version; None: the installed one's, if there is one."""
     if not PYTHONS[0] <= python <= PYTHONS[1]:
         first, last = (".".join(map(str, one)) for one in PYTHONS)
         rule = f"there is no MindSpore 2.10 for it; make an environment of Python {first} - {last}"
@@ -38,7 +38,8 @@ def _installed(name: str) -> str:
 
 
 def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """A finding if another launcher than msrun started this process: PyTorch's, or any other as one of several."""
+    """A finding if the environment tells that another launcher than msrun started this process: without msrun's
+    MS_ROLE it has PyTorch's TORCHELASTIC_RUN_ID, or a WORLD_SIZE that is neither empty nor 1."""
     size = environment.get("WORLD_SIZE", "1")
     if "MS_ROLE" not in environment and ("TORCHELASTIC_RUN_ID" in environment or size not in ("", "1")):
         rule = "processes of torchrun, deepspeed or the like do not find each other in MindSpore"
@@ -46,8 +47,7 @@ def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
 
 
 def is_scheduler() -> bool:
-    """Whether this process is msrun's scheduler, which runs the same script as the ranks and is no rank. On a CPU
-    nobody needs it: it may exit with 0."""
+    """Whether this process is msrun's scheduler, which runs the same script as the ranks and is no rank."""
     return os.environ.get("MS_ROLE") == "MS_SCHED"
 
 
@@ -56,8 +56,9 @@ _PREFIXES = ("MS_", "MINDSPORE_", "ASCEND_", "HCCL_", "OMP_", "OPENBLAS_")
 
 
 def described(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Name -> value of the environment that a run depends on beside its flags: versions, this host's system and
-    processors, variables that MindSpore, an Ascend and numpy read. No other variable: they may hold secrets."""
+    """Name -> value of the environment that a run may depend on beside its flags: versions, this host's system and
+    processors, and variables whose names begin as those of MindSpore, an Ascend, OpenMP and OpenBLAS do (MS_, ASCEND_,
+    ...). No other variable: they may hold secrets."""
     versions = {name: _installed(name) or "not installed" for name in PACKAGES}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"  # `platform()` starts a process
     host = {"python": platform.python_version(), "system": system, "processors": str(os.cpu_count())}
@@ -65,12 +66,12 @@ def described(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def has_ascend() -> bool:
-    """Whether this host has an Ascend, whose driver makes /dev/davinci*, or a dry run (MS_SIMULATION_LEVEL) stands in
-    for one."""
+    """Whether this host has an Ascend, whose driver makes /dev/davinci*, or a dry run (MS_SIMULATION_LEVEL is set)
+    stands in for one."""
     return any(Path("/dev").glob("davinci*")) or "MS_SIMULATION_LEVEL" in os.environ
 
 
 def is_on_cpu(asked: str | None) -> bool:
-    """Whether a process computes on a CPU: as --device-target (`asked`) says; if that is None, on a host without an
-    Ascend."""
+    """Whether a process is to compute on a CPU: as --device-target (`asked`) says; if that is None, on a host without
+    an Ascend. MindSpore's context is not looked at."""
     return (asked or ("Ascend" if has_ascend() else "CPU")) == "CPU"

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 
 class ReplacingFile:
-    """A file being written under a temporary name in the folder of `path`, which it replaces when published."""
+    """A file being written under a temporary name in the folder of `path`, which it replaces when published. The folder
+    is made if it is not there."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -35,8 +36,8 @@ class ReplacingFile:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """Context manager of a binary file to write, which is renamed to `path` when the block ends and removed when the
-    block fails."""
+    """Context manager of a `ReplacingFile`'s binary file to write, which is published as `path` when the block ends and
+    removed when the block fails."""
     replacement = ReplacingFile(path)
     try:
         yield replacement.file
@@ -46,9 +47,9 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
-    """The path of the file that a checkpoint calls `name`, inside `folder`. Raises ValueError for a name that might
-    lead elsewhere: an absolute or empty one, one with "..", a backslash or NUL and, unless `links`, one that is a link
-    or goes through one."""
+    """The path of the file that a checkpoint calls `name`, inside `folder`; it need not exist. Raises ValueError for a
+    name that might lead elsewhere: an absolute or empty one, one with a part "..", a backslash or NUL and, unless
+    `links`, one that is a link or goes through one."""
     parts = PurePosixPath(name).parts
     if not parts or "\\" in name or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts:
         raise ValueError(f"{folder}: names the file {name!r}, which does not lie in it; nothing of it was read")
@@ -61,10 +62,10 @@ def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
 
 
 def parse_json(text: str | bytes, where: Path) -> Any:
-    """The value of JSON that may come from any source.
+    """The value of JSON that may come from any source, as Python's `json` reads it (NaN and Infinity, too).
 
-    Raises ValueError naming `where`, the text's file, if the text is no JSON, has a name twice in an object, or is
-    nested deeper than Python reads.
+    Raises ValueError naming `where`, the text's file, if Python cannot read the text as JSON, as where it is nested too
+    deep, or if it has a name twice in an object.
     """
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates)
@@ -77,25 +78,24 @@ _MOST = 1 << 31
 
 
 def regular(path: Path) -> Path:
-    """The path, if it is a regular file. Raises ValueError for a folder, a pipe or a device, whose reading may never
-    end, and OSError for a file that is missing."""
+    """The path, if it is a regular file or a link to one. Raises ValueError for anything else that is there, such as a
+    folder, a pipe or a device, and OSError for a path that is missing or cannot be looked at."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path}: is no file")
     return path
 
 
 def read_plain(path: Path) -> bytes:
-    """All bytes of a regular file. Raises ValueError for a folder, a pipe or a device, and for more than 2 GiB, OSError
-    for a file that is missing or cannot be read."""
+    """All bytes of a regular file. Raises ValueError for anything else, such as a folder, a pipe or a device, and for
+    more than 2 GiB, OSError for a file that is missing or cannot be read."""
     if regular(path).stat().st_size > _MOST:
         raise ValueError(f"{path}: has {path.stat().st_size} bytes, which is too much to be what it is called")
     return path.read_bytes()
 
 
 def read_json(path: Path) -> Any:
-    """The value of a file of JSON. Raises ValueError if it is no regular file or has more than 2 GiB, and if its text
-    is no JSON, has a name twice in an object, or is nested deeper than Python reads; OSError if it is missing or cannot
-    be read."""
+    """The value of a file of JSON. Raises ValueError if it is no regular file or has more than 2 GiB, and as
+    `parse_json` does; OSError if it is missing or cannot be read."""
     return parse_json(read_plain(path), path)
 
 

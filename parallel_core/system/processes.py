@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def machine(*namespaces: str) -> str:
-    """A text that is equal for two processes exactly if they run on the same boot of a machine, in the same namespaces
-    of these kinds (`net`, `pid`). On a system without /proc it is the host's name alone."""
+    """A text with the id of the machine's boot and those of this process's namespaces of these kinds ("net", "pid"):
+    equal for processes that share them all. Where /proc does not have them it is the host's name alone."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return "-".join([boot, *(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in namespaces)])
@@ -17,8 +17,8 @@ def machine(*namespaces: str) -> str:
 
 def start_time(pid: int) -> str | None:
     """The time at which process `pid` of this namespace began, in the kernel's ticks since the boot; None if there is
-    no such process, or it has ended and its parent has not waited for it. The empty text for a process on a system
-    without /proc.
+    no such process, or none that /proc shows, or it has ended and its parent has not waited for it. The empty text for
+    a process on a system without /proc.
 
     The kernel's ticks, because psutil's time of day moves with the clock. A later process with the same number has
     another time.

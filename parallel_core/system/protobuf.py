@@ -10,9 +10,10 @@ _VARINT, _BYTES = 0, 2
 
 
 def fields(data: Any, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(field number, first byte, last byte + 1) of each entry of the message at data[start:stop]; of an entry that is
-    an integer (varint), (field number, its value, 0). Raises ValueError for an unknown wire type, an integer of more
-    than ten bytes, and bytes that reach beyond `stop`; IndexError where `data` ends inside an integer."""
+    """(field number, first byte of its content, last byte + 1) of each entry of the message at data[start:stop]; of an
+    entry that is an integer (varint), (field number, its value, 0). Raises ValueError for an unknown wire type, groups
+    among them, an integer of more than ten bytes, and content other than an integer that reaches beyond `stop`;
+    IndexError where `data` ends inside an integer."""
     while start < stop:
         key, start = _number(data, start)
         field, kind = key >> 3, key & 7
@@ -42,14 +43,15 @@ def _number(data: Any, start: int) -> tuple[int, int]:
 
 
 def entry(field: int, value: int | bytes) -> bytes:
-    """The bytes of one field: an integer, not below 0, as a varint, bytes with their length before them."""
+    """The bytes of one field, its tag first: an integer, not below 0, as a varint, bytes with their length before
+    them."""
     if isinstance(value, int):
         return _written(field << 3 | _VARINT) + _written(value)
     return opening(field, len(value)) + value
 
 
 def opening(field: int, length: int) -> bytes:
-    """The tag and the length that stand before the `length` bytes of a field."""
+    """The tag and the length that stand before the content of a field of `length` bytes."""
     return _written(field << 3 | _BYTES) + _written(length)
 
 

@@ -1,6 +1,6 @@
-"""A run's log on a terminal: the line of a step is written over by the next, other lines are put above it, and steps,
-warnings and errors have colours. On another stream every line is written as it is. NO_COLOR (no-color.org), whatever
-its value, leaves colours out."""
+"""A run's log on a terminal: the line of a step is written over by the next, other lines are put above it, and steps
+and lines that begin as a warning or an error have colours. On another stream every line is written as it is. NO_COLOR
+(no-color.org), whatever its value, leaves colours out."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def progress_line(found: "re.Match[str]", total: int | None, width: int, is_colo
     are cut off.
 
     found: the match of a step's line of the log, with the groups step, loss, tokens per second, time left. total: steps
-    of the run; None leaves out the bar. is_coloured: some parts get colours.
+    of the run; None or 0 leaves out the bar. is_coloured: some parts get colours.
     """
     step, loss, tokens_per_second, time_left = found.groups()
     is_number = loss not in ("nan", "inf", "-inf")
@@ -62,8 +62,8 @@ def progress_line(found: "re.Match[str]", total: int | None, width: int, is_colo
 
 
 class Screen:
-    """A writer of a run's log to a stream. total: steps of the run; None: taken from a line of the log, if one says
-    it."""
+    """A writer of a run's log to a stream. total: steps of the run; None or 0: taken from a line of the log, if one
+    says it."""
 
     def __init__(self, stream: TextIO, total: int | None = None, environment: Mapping[str, str] = os.environ) -> None:
         self.stream, self.total = stream, total
@@ -73,7 +73,7 @@ class Screen:
 
     def write(self, line: str) -> None:
         """Write a line of the log, with or without its newline; on a terminal a step's line as `progress_line` in place
-        of the last step's, other lines above it."""
+        of the last step's, other lines above that."""
         line = line.rstrip("\n")
         if not self._updates:
             self.stream.write(f"{line}\n")

@@ -3,7 +3,7 @@
     python -m mapping plan groups --world-size 10240 --tensor-model-parallel-size 8 --rank 4711
     python -m mapping plan groups --world-size 64 -- THE SCRIPT'S ARGUMENTS
 
-Behind `--` all arguments of a training script may stand: flags that say nothing of groups are passed over.
+Behind `--` arguments of a training script may stand: flags that this command does not have are passed over.
 """
 
 import argparse

@@ -94,14 +94,14 @@ RULES = (
 class Kind(NamedTuple):
     """A kind of process group. grid: the grid of ranks of which its groups are slices, "dense" or "expert"; "" if they
     are slices of none. name: the axes of that grid along which members differ, joined by "-"; without a grid the kind's
-    own name. meaning: what the members of a group share, in words."""
+    own name. meaning: a few words on what connects the members of a group."""
 
     grid: str
     """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
     name: str
     meaning: str
-    """The property that the members of a group have in common ("the same samples"), or that they share ("shards of
-    ...")."""
+    """A few words on what connects the members of a group: what they have in common ("a stage"), share ("shards of
+    ..."), or exchange."""
 
 
 KINDS = {
@@ -229,8 +229,8 @@ class Topology:
         return grid.groups(where.name)
 
     def group(self, kind: str, rank: int) -> tuple[int, ...]:
-        """The ranks of the group of one of `KINDS` that `rank` belongs to. Raises ValueError where it belongs to
-        none."""
+        """The ranks of the group of one of `KINDS` that `rank` belongs to. Raises ValueError where it belongs to none,
+        KeyError for another kind."""
         where = KINDS[kind]
         if where.grid:
             grid: RankGrid = getattr(self, where.grid)
@@ -242,8 +242,8 @@ class Topology:
         return tuple(mine[0].tolist())
 
     def is_member(self, kind: str, rank: int) -> bool:
-        """Whether `rank` is in a group of one of `KINDS`: in "embedding" are the ranks of the first and the last stage,
-        in "position-embedding" those of the first, in every other kind all."""
+        """Whether `rank`, one of the job's, is in a group of one of `KINDS`: in "embedding" are the ranks of the first
+        and the last stage, in "position-embedding" those of the first, in every other kind all."""
         return KINDS[kind].grid != "" or bool((self.groups(kind) == rank).any())
 
     def coordinates(self, rank: int) -> dict[str, tuple[int, int]]:

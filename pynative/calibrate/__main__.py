@@ -94,7 +94,8 @@ def measured() -> dict[str, Any]:
 
 def trained(device: Device) -> Device:
     """A copy of the device, its rates refined so that the planner's times of the small models come close to those of
-    their trainings, which are run here. Raises RuntimeError if a process fails or takes too long."""
+    their trainings, which are run here. Raises RuntimeError if a process fails or takes too long, ValueError or
+    OSError for a run whose files cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
         for ranks in sorted({options_of(model)[WORLD_SIZE] for model in MODELS}):
             _ranks([TRAINS, folder, str(ranks), str(STEPS)], ranks)
@@ -104,7 +105,8 @@ def trained(device: Device) -> Device:
 
 
 def device_of(found: dict[str, Any]) -> dict[str, Any]:
-    """The content of a device file, by key: what `measured` found, this host's memory and cores, and assumptions."""
+    """The content of a device file, by key: what `measured` found, this host's memory, the number of cores that this
+    process may use, and assumptions."""
     assumed = {"inside_share": 1.0, "between_share": 0.8, "congestion": 0.2}
     most = max(points[-1][0] / points[-1][1] for points in found["messages"].values())
     return {
@@ -139,8 +141,9 @@ def write(keys: dict[str, Any], path: str) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Measure this machine, write the device file that `argv` names (.yaml), refine it by short trainings, and write it
-    again. Returns the exit code: 0, 2 for other arguments, 1 for an error, each printed as a line. `--measure` and
-    `--train FOLDER RANKS STEPS` are what the processes that this starts are called with."""
+    again. Returns the exit code: 0, or with the error on stderr 2 for other arguments, 1 after a RuntimeError,
+    ValueError or OSError. `--measure` and `--train FOLDER RANKS STEPS` are what the processes that this starts are
+    called with."""
     if [*argv] == [MEASURES]:
         measure()
         return 0

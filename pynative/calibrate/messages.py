@@ -1,4 +1,4 @@
-"""Seconds of collectives between two processes of this host, by operation and bytes."""
+"""Seconds of collectives and sends between two processes of this host, by operation and bytes."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Rates of one process on one thread: products, attention, elementwise operators, copies, the update of Adam, the
+"""Rates of one process: products, attention, elementwise operators, copies, the update of Adam, the
 launch of an operator. Each is the best of several runs, so that other processes disturb little."""
 
 import time
@@ -67,8 +67,8 @@ def _in_turn(call: Callable[[Tensor, Tensor], Any], layers: Sequence[tuple[Tenso
 
 def linear_shares(inner: int = 512, columns: int = 1536, weights: int = 6) -> dict[str, list[list[float]]]:
     """For each of the three products of a linear from `inner` to `columns` features -> [tokens, seconds of a token as a
-    multiple of the table's least] for each of `TOKENS`; the fastest of three runs over so many `weights` in turn, so
-    that none is in the cache when it is needed, as in a step."""
+    multiple of the least of all three] for each of `TOKENS`; from the fastest of three runs over so many `weights` in
+    turn."""
     layers = [(_random(columns, inner), _random(columns, inner)) for _ in range(weights)]
     found: dict[str, list[list[float]]] = {FORWARD: [], INPUT_GRADIENT: [], WEIGHT_GRADIENT: []}
     for tokens in TOKENS:

@@ -115,7 +115,7 @@ def connect_as(config: AllConfig) -> None:
 
 def train(folder: Path, world_size: int, steps: int) -> None:
     """Train the models of a job of `world_size` ranks one after the other, `steps` steps each, as the rank whose
-    number the environment gives; the trace of each is left in `folder`/<model's name>."""
+    number the environment gives; the trace of each, from its second step on, is left in `folder`/<model's name>."""
     for model in models_of(world_size):
         _train(model, folder / model, steps)
 

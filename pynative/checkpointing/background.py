@@ -20,7 +20,8 @@ _NICENESS = 19
 
 
 def prepared_memory(state: RunState) -> HostMemory:
-    """Host memory for copies of what this rank saves, which a thread touches page by page while the first steps run."""
+    """Host memory for copies of what this rank saves; a thread, which may still run when this returns, writes zeros
+    to it so that the system provides it."""
     memory = HostMemory()
     memory.hold(local_tensors(state))
     _in_background(memory.touch)
@@ -52,12 +53,13 @@ class BackgroundSave:
         self._saving.write()
 
     def finish_copies(self) -> None:
-        """Make the copies that are left; called before the weights or states change."""
+        """Make the copies that are left, and wait for the thread's; to be called before the weights or states
+        change."""
         self._snapshot.finish()
         self._was_told = True
 
     def check_copies(self) -> None:
-        """Raise RuntimeError if `finish_copies` was not called before an update, so that weights may have changed while
+        """Raise RuntimeError if `finish_copies` was never called: after an update weights may then have changed while
         they were copied."""
         if not self._was_told:
             raise RuntimeError(

@@ -1,7 +1,7 @@
 """Loading: any rank of any layout takes its shards from whatever layout wrote the checkpoint.
 
-Names and shapes and, unless --no-resume-crc-check is given, the files' checksums are checked on all ranks before the
-first weight is written.
+Names and shapes and the files' checksums are checked on all ranks before the first weight is written; with
+--no-resume-crc-check `load_checkpoint` and `roll_back` leave the checksums out.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,15 +33,16 @@ from pynative.tensor_parallel.random import get_rng_tracer
 
 def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     """Continue from the latest checkpoint in `directory`, or that of --ckpt-step (or from `directory`, if it is one
-    itself), of any tool: those of other tools are converted while they are read. Returns its manifest.
+    itself), ours or another tool's, which is converted while it is read. Returns its manifest.
 
-    With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
-    iteration, but neither optimizer nor schedule, as from a checkpoint that has none. If the checkpoint lacks adapters
+    With --finetune, and where `resume_training` is False, only weights are taken; with --no-load-optim neither
+    optimizer nor schedule, as from another tool's checkpoint without an optimizer. If the checkpoint lacks adapters
     that the run has, they begin anew and only weights are taken. Returns None if nothing was saved yet in a directory
-    that --save names too. Raises ValueError, before anything is changed, if any other directory has no checkpoint, or
-    if that is damaged or does not fit. --resume-training and --exit-on-missing-checkpoint turn None into an error;
-    --resume-training also refuses a checkpoint of weights alone, or one without the run's adapters; with
-    --no-load-optim a checkpoint above iteration 0 is none of weights alone.
+    that --save names too. Raises ValueError if any other directory has no checkpoint, or if that is damaged or does not
+    fit, before anything is changed as far as checksums and headers show it; OSError for a file that cannot be opened.
+    --resume-training and --exit-on-missing-checkpoint turn None into an error; --resume-training also refuses a
+    checkpoint of weights alone, or one without the run's adapters; with --no-load-optim a checkpoint above iteration 0
+    is none of weights alone.
     """
     training = state.config.training_config
     if is_first_start(directory, training.checkpoint):
@@ -78,11 +79,12 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
 
 
 def roll_back(directory: Path, state: RunState) -> Path | None:
-    """Take up the latest checkpoint in `directory` once more: weights, optimizer, schedule, iteration, the callbacks'
-    states and, without --no-load-rng, the seed, but not the count of samples. Returns the checkpoint's directory; None,
-    and nothing is changed, if there is none.
+    """Take up the latest checkpoint in `directory` once more: weights, optimizer, schedule, iteration,
+    `callback_states` and, without --no-load-rng, the seed, but not the count of samples. Returns the checkpoint's
+    directory; None, and nothing is changed, if `commit.has_checkpoint` finds none.
 
-    Raises ValueError, before anything is changed, if it is damaged or does not fit. All ranks call this.
+    Raises ValueError if it is damaged or does not fit, before anything is changed as far as checksums and headers show
+    it; OSError for a file that cannot be opened. All ranks call this.
     """
     if not commit.has_checkpoint(directory):
         return None
@@ -165,8 +167,8 @@ def load_adapters(directory: Path, state: RunState) -> None:
     """Take the adapters of the checkpoint in `directory` (--lora-load). A run that goes on (its iteration is above 0)
     keeps its own: this reads nothing then, and warns.
 
-    Raises ValueError, before anything is changed, if they are not there, damaged, or differ from the model's by name or
-    shape.
+    Raises ValueError if they are not there, damaged, or differ from the model's by name or shape, before anything is
+    changed as far as checksums and headers show it; OSError for a file that cannot be opened. All ranks call this.
     """
     if state.iteration:
         warn(f"--lora-load {directory}: is not read: the run goes on with its own adapters")
@@ -218,7 +220,8 @@ def load_model(directory: Path, model: nn.Cell, vocabulary: Vocabulary | None = 
     the checkpoint's manifest. All ranks call this.
 
     vocabulary: the model's, where its tables may have other padding than the checkpoint's; None: they have the same.
-    Raises ValueError before anything is changed if the checkpoint is missing, damaged, or does not fit.
+    Raises ValueError if the checkpoint is missing, damaged, or does not fit, before anything is changed as far as
+    checksums and headers show it; OSError for a file that cannot be opened.
     """
     reader = open_checkpoint(directory, vocabulary=vocabulary, optimizer=False)
     _check(reader, model, [], STRICTNESS["raise_all"], exactly=False)

@@ -22,10 +22,10 @@ from pynative.parameter import ParameterMeta, name_parameters, place_of, settled
 
 
 def local_tensors(state: RunState) -> dict[str, LocalTensor]:
-    """This rank's part of the run to be saved: weights by name and optimizer state by "<state>.<name>". Values are read
-    when they are written, so they must not change until then; those of untrained parameters of a user's own cell are
-    copied at once. Raises ValueError if somebody assigned values to a weight of ZeRO stage 3 while its slot was empty:
-    they would be lost."""
+    """The tensors of the run that this rank writes: parameters by name, optimizer states by "<state>.<name>". Values
+    are read when they are written, so they must not change until then; those of a parameter without a record of initial
+    values and without a gradient buffer (an untrained one of a user's own cell) are copied at once. Raises ValueError
+    if the run's optimizer finds values that somebody assigned to an empty slot of ZeRO stage 3: they would be lost."""
     if state.step_cell.optimizer is not None:
         for buffer in state.step_cell.optimizer.buffers:
             buffer.check_slots()
@@ -39,16 +39,17 @@ def saved_optimizer(state: RunState) -> FlatOptimizer | None:
 
 
 def is_divided(state: RunState) -> bool:
-    """Whether data-parallel replicas divide weights, or states that are saved, among themselves, so that each writes a
-    part; the same on all ranks."""
+    """Whether the run is set to divide weights, or states that are saved, among data-parallel replicas (ZeRO stage 3,
+    or the distributed optimizer), even if there is one replica; the same on all ranks."""
     optimizer = saved_optimizer(state)
     is_sharded = optimizer is not None and optimizer.buffers.is_sharded
     return is_sharded or state.config.training_config.gradient.zero_stage == 3
 
 
 def written_weights(state: RunState) -> dict[str, LocalTensor]:
-    """The weights that this rank writes, by global name: of a parameter that ZeRO stage 3 cuts the part that this rank
-    keeps, of others its shard; either only if this rank is the first of those that hold the same."""
+    """The model's parameters that this rank writes, by global name: of one that ZeRO stage 3 cuts the part that this
+    rank keeps, of others its shard, without padding; either only if this rank is the first of those that hold the
+    same."""
     found = ((p.meta.spec.name, _written_part(p)) for p in settled(name_parameters(state.model)))
     return {name: part for name, part in found if part is not None}
 
@@ -66,8 +67,8 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
 
 
 def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
-    """The optimizer states that this rank writes, by "<state>.<name>": the parts that it owns, if it is the first of
-    the ranks that own the same (with states not shared out over replicas, the first replica)."""
+    """The optimizer states that this rank writes, by "<state>.<name>": the parts that it owns, without padding, if
+    it is the first of the ranks that own the same (with states not shared out over replicas, the first replica)."""
     coordinates, sharded = parallel_state.get_coordinates(), optimizer.buffers.is_sharded
     found = (
         (name, _part(stretch, memory))

@@ -16,8 +16,8 @@ from pynative.startup.log import warn
 
 
 def optimizer_tensors(optimizer: FlatOptimizer) -> Iterator[tuple[str, Stretch, Tensor]]:
-    """Yield ("<state>.<weight>", the stretch of the weight that this rank owns, the vector of its values) of every
-    state."""
+    """Yield ("<state>.<weight>", the stretch of the weight that this rank owns, the vector of the state's values there)
+    of every state of every weight of which it owns something."""
     for parameter, stretch, states in optimizer.states_of_parameters():
         for name, memory in states.items():
             yield f"{name}.{parameter.meta.spec.name}", stretch, memory
@@ -25,7 +25,8 @@ def optimizer_tensors(optimizer: FlatOptimizer) -> Iterator[tuple[str, Stretch, 
 
 def optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness) -> list[str]:
     """Messages that say why an optimizer cannot go on with the state in a checkpoint; an empty list if it can, or if
-    the optimizer is None. strictness: whether states that only one of the two has are problems."""
+    the optimizer is None. strictness: whether kinds of states that only the checkpoint has are problems, and states
+    that only the optimizer has; a float32 copy may be missing where the weight is there."""
     if optimizer is None:
         return []
     record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"
@@ -55,9 +56,9 @@ def _scaler_problem(reader: CheckpointReader, optimizer: FlatOptimizer) -> str |
 
 
 def read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictness: Strictness) -> None:
-    """Fill an optimizer's states, step count and loss scaler from a checkpoint in which `optimizer_problems` found
-    none. A float32 copy that the checkpoint lacks is read from the weight, which was float32; any other state that it
-    lacks keeps its values, with a warning if the strictness logs absent names."""
+    """Fill an optimizer's states, step count and, where both have one, loss scaler from a checkpoint in which
+    `optimizer_problems` found none. A float32 copy that the checkpoint lacks is read from the weight if that is there;
+    any other state that it lacks keeps its values, with a warning if the strictness logs absent names."""
     assert reader.manifest.optimizer is not None
     for name, stretch, memory in optimizer_tensors(optimizer):
         stored = _stored_name(reader, name)
@@ -73,5 +74,5 @@ def read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictnes
 
 def _stored_name(reader: CheckpointReader, name: str) -> str:
     """The name under which the checkpoint has a state: for a weight's float32 copy (`MAIN_PARAM`) that it lacks the
-    weight's own name, since that was float32."""
+    weight's own name, as where that was float32."""
     return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")

@@ -31,14 +31,16 @@ PAUSES_SECONDS = (1.0, 4.0)
 
 
 def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, names: FileNames | None = None) -> Path:
-    """Write `directory`/iter_<iteration, seven digits>, make it the latest, and return its path; all ranks call this.
+    """Write `directory`/iter_<iteration, at least seven digits>, make it the latest, and return its path; all ranks
+    call this.
 
-    The run's own checkpoint of the same iteration is replaced, another run's moved aside. Returns when it is on the
-    disk. keep: the number of the run's newest checkpoints that are left in `directory`, beside those that
-    --save-retain-interval keeps; None: --keep-checkpoint-max, or 1 with --save-retain-interval. names: the form of the
-    files' names; None: the configuration's. Raises `SaveFailed` on all ranks if one cannot write, or if another job
-    writes there; ValueError for weights that somebody assigned to an empty slot of ZeRO stage 3, and for a callback's
-    state that a manifest (JSON) cannot hold.
+    The run's own checkpoint of the same iteration is replaced, any other moved aside. Returns when it is on the disk.
+    keep: the number of the run's newest checkpoints that are left in `directory`, beside those that
+    --save-retain-interval keeps; None: --keep-checkpoint-max (by default all), or 1 with --save-retain-interval. names:
+    the form of the files' names; None: the configuration's. Raises `SaveFailed` on all ranks if one cannot write, or if
+    another job writes there; ValueError for values assigned to an empty slot of ZeRO stage 3, for a callback's state
+    that a manifest (JSON) cannot hold, for a tensor whose type is none of DTYPES, and for a model that cannot become
+    HuggingFace's files where they are asked for.
     """
     with Saving.begin(directory, state, keep, names) as saving:
         on_all_ranks(saving.path, saving.write)
@@ -50,8 +52,8 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, n
 class Saving:
     """A checkpoint that is being saved: all ranks call `write`, when all have, `publish`, and in any case `end`.
 
-    `tensors`: what this rank writes, by name; `run`: what the manifest says of the run; `keep`: as for
-    `save_checkpoint`. The three methods use no collective, so that another thread can call them.
+    `tensors`: those that this rank writes, by name; `run`: the manifest's account of the run; `keep`: the number of the
+    run's newest checkpoints that stay, None: all. The three methods use no collective.
     """
 
     directory: Path
@@ -77,11 +79,10 @@ class Saving:
         keep: int | None = None,
         names: FileNames | None = None,
     ) -> "Saving":
-        """Call the callbacks' `before_save`, make the checkpoint's folder, and list what this rank will write; all
-        ranks call this. Tensors are read when they are written, and so must not change until then. keep, names: as for
-        `save_checkpoint`. Raises `SaveFailed` if the folder cannot be made or another job writes there; ValueError for
-        weights that somebody assigned to an empty slot of ZeRO stage 3, and for a callback's state that a manifest
-        (JSON) cannot hold."""
+        """Call the callbacks' `before_save`, list what this rank will write, and make a hidden folder for it; all ranks
+        call this. Tensors must not change until they are written (`local_tensors`). keep, names: as for
+        `save_checkpoint`. Raises `SaveFailed` on all ranks if the folder cannot be made or another job writes there;
+        ValueError as `local_tensors`, and for a callback's state that a manifest (JSON) cannot hold."""
         for callback in state.callbacks:
             callback.before_save(state)
         world, config = parallel_state.get_world_group(), state.config.training_config.checkpoint
@@ -135,17 +136,18 @@ class Saving:
         commit.begin(self.directory, self.iteration)
 
     def write(self) -> None:
-        """Write this rank's file, if it has one. If that fails again and again, raises OSError, which names the folder,
-        the bytes needed and the newest whole checkpoint."""
+        """Write this rank's file, if it has one. If three tries fail, raises OSError, which names the folder, the bytes
+        that this rank writes and the newest whole checkpoint, if any; ValueError for a tensor whose type is none of
+        DTYPES."""
         if self.file is not None:
             file = self.file
             self._persistently(lambda: write_part(self._partial, file, self.tensors))
 
     def publish(self) -> None:
         """Write the manifest and, if the configuration asks for them, HuggingFace's files, rename the folder, point to
-        it as the latest, and delete surplus checkpoints, on rank 0; nothing on other ranks. If writing or renaming
-        fails again and again, raises OSError, which names the folder, the bytes needed and the newest whole checkpoint;
-        warns of a checkpoint that cannot be deleted."""
+        it as the latest, and delete surplus checkpoints, on rank 0; nothing on other ranks. If three tries of one of
+        these, but for the deletion, fail, raises OSError as `write`; ValueError if a writer's file is missing, and as
+        `add_huggingface`. Warns of a checkpoint that cannot be deleted."""
         if not self.is_publisher:
             return
         self._persistently(lambda: write_manifest(self._partial, self.run, self.files))
@@ -155,7 +157,8 @@ class Saving:
         self._delete_surplus()
 
     def end(self) -> None:
-        """Delete what is left of an incomplete folder, and release the lock, on rank 0."""
+        """Delete what is left of an incomplete folder, as far as that can be done, and release the lock if this save
+        took it, on rank 0."""
         if not self.is_publisher:
             return
         with suppress(OSError):

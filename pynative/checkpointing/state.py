@@ -19,7 +19,7 @@ def new_run_id() -> str:
 
 
 class Updates(Protocol):
-    """The holder of a run's optimizer and learning-rate schedule, each None where weights alone are saved or loaded."""
+    """The holder of a run's optimizer and learning-rate schedule; None: the run has none."""
 
     @property
     def optimizer(self) -> FlatOptimizer | None: ...
@@ -60,7 +60,7 @@ class RunState(Protocol):
 
 def named(callbacks: Sequence[Any]) -> dict[str, Any]:
     """Callbacks by the names under which a checkpoint keeps their states: the class's name, numbered from the second of
-    a class on ("Name/2")."""
+    one name on ("Name/2")."""
     found: dict[str, Any] = {}
     for callback in callbacks:
         kind = type(callback).__name__
@@ -76,6 +76,6 @@ def get_checkpoint_name(ckpt_path: str | Path, iteration: int) -> Path:
 
 def get_last_checkpoint(ckpt_path: str | Path) -> Path:
     """The directory of the latest checkpoint in `ckpt_path`, the one that its tracker file names (without that file the
-    newest whole one), or `ckpt_path` itself if it is a checkpoint. Raises ValueError if there is none, or if the file
-    that names it is damaged."""
+    newest whole one), or `ckpt_path` itself if it is one of ours. Raises ValueError if there is none, or if the tracker
+    file is damaged or names one that is not there."""
     return commit.find(Path(ckpt_path))

@@ -24,8 +24,8 @@ Shards: TypeAlias = "dict[str, tuple[Place, Array]]"
 
 
 def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, Array]) -> None:
-    """Fill a model from whole arrays, the same on all ranks; each rank takes its stage's names and its shards. All
-    ranks call this.
+    """Fill a model from whole arrays, the same on all ranks; each rank takes its shards of the parameters that it has.
+    All ranks call this.
 
     If names or shapes differ on any rank, raises ValueError on all before anything is written. A rank's error lists the
     names that only the arrays have, those that only this rank's part of the model has, and shapes that differ there.
@@ -57,8 +57,8 @@ def _array(tensor: Tensor) -> Array:
 
 
 def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, Array] | None:
-    """Every weight (or the tensor of its shape that `of` gives for it) as a whole array by global name, on rank 0; None
-    on the other ranks.
+    """Every parameter (or the tensor of the same shape that `of` gives for it) as a whole array by global name, on rank
+    0; None on the other ranks.
 
     Values of 16-bit types come as float32. All ranks call this. A shard that several ranks hold comes from the first of
     them.
@@ -73,8 +73,8 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
 
 
 def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
-    """The reduced gradient of every trained parameter as a whole array by global name, 16-bit values as float32, on
-    rank 0; None on the other ranks. All ranks call this; each brings what it owns."""
+    """The gradient of every parameter of the buffers, as they hold it after its reduction, as a whole array by global
+    name, 16-bit values as float32, on rank 0; None on the other ranks. All ranks call this."""
     coordinates, sharded = parallel_state.get_coordinates(), buffers.is_sharded
     own = {}
     for buffer in buffers:
@@ -86,8 +86,8 @@ def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
 
 
 def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, Array] | None:
-    """Whole arrays by name on rank 0, put together from the shards `own` of the ranks `sources`, rank 0 among them;
-    None on the other ranks. No two of these ranks give the same shard. All ranks call this."""
+    """Whole arrays by name on rank 0, put together from the shards `own` of the ranks `sources`, rank 0 among them; an
+    element in none of them has any value. None on the other ranks. All ranks call this."""
     world = parallel_state.get_world_group()
     if world.rank > 0:
         if world.rank in sources:

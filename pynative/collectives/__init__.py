@@ -29,7 +29,7 @@ def connect(
     """Meet the other ranks of the job, and return the connection to them. Rank, size and address not given come from
     msrun's environment; with "native" (HCCL) all three do, given or not.
 
-    `address` is any text that the ranks of the job share and no other job on this host has, or `tcp://HOST:PORT` of
+    `address` is a short text that the ranks of the job share and no other job on this host has, or `tcp://HOST:PORT` of
     rank 0 if ranks may live on several hosts. Raises ValueError for another backend than "shared_memory" and "native",
     and for a job that it cannot serve; on CPUs PeerLost (or its subclass PeerLate) if a rank does not come within
     `timeout_minutes`, or ends meanwhile.

@@ -1,4 +1,4 @@
-"""MindSpore tensors as numpy arrays and back, in the six types that travel; a contiguous tensor is not copied.
+"""MindSpore tensors of a CPU as numpy arrays and back, in the six types that travel; a contiguous tensor is not copied.
 
 bfloat16 travels as its bits (uint16). 16-bit floats are reduced in float32, in group order, and rounded once, so that
 every rank gets the same bits.
@@ -91,6 +91,6 @@ def _fold(target: Array, parts: Sequence[Array], op: str) -> None:
 
 
 def copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:
-    """Copy the values of x into `out`, and return `out`."""
+    """Copy the values of x into `out`, which is contiguous, and return `out`."""
     writable(out, kind)[...] = to_numpy(x, kind)
     return out

@@ -14,8 +14,8 @@ Waits = Generator[Sequence[Target], None, None]
 
 
 class CheckedGroup(Group):
-    """A group in which each member has a channel that it posts to and all others read; the first post of each operation
-    carries the call's ledger record, which the readers compare with their own call."""
+    """A group in which, unless it has one rank, each member has a channel that it posts to and all others read; the
+    first post of each operation carries the call's ledger record, which the readers compare with their own call."""
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, engine.arena.rank, ranks, name)

@@ -97,8 +97,8 @@ class SharedMemoryBackend(Backend):
             self._arena.close()
 
     def _leave_together(self) -> None:
-        """Wait until all ranks leave. Raises CollectiveMismatch, on all ranks, if a message was never received or work
-        never waited for."""
+        """Wait until all ranks leave. Raises CollectiveMismatch, on all ranks, if a message was never received or an
+        operation is unfinished."""
         self.world.barrier()
         left = [line for group in self._groups.values() for line in group.unreceived()]
         left += [f"rank {self.rank} never waited for {label}" for label in self._engine.unfinished()]

@@ -2,8 +2,8 @@
 
 An operation is a generator: it does what it can and yields the targets that it waits for (`mailbox.Target`, all of them
 needed). Operations that must not overtake each other share a lane; the first of every lane may move whenever this rank
-is inside any call of ours that waits, or looks in between its computations. So work posted in any order on several
-channels completes whatever is waited for first.
+is inside any call of ours that waits, or looks in between its computations. So operations issued in any order on
+several lanes complete, whichever is waited for first, if the other ranks issue theirs.
 """
 
 import time
@@ -42,10 +42,10 @@ class Handle(ABC):
 
     @abstractmethod
     def done(self) -> bool:
-        """Whether the operation is complete, so that `wait` would not block."""
+        """Whether the operation is complete, so that `wait` would not block; with HCCL True, complete or not."""
 
     def then(self, follow: Callable[[Any], Any]) -> "Handle":
-        """A handle whose `wait` waits for this one and returns `follow(result)`."""
+        """A handle whose `wait`, at each call, waits for this one and returns `follow(result)`."""
         return _Followed(self, follow)
 
 
@@ -82,7 +82,7 @@ class Work(Pending, Handle):
         return self._result
 
     def done(self) -> bool:
-        """Whether the operation is complete, after moving everything on that can move."""
+        """Whether the operation is complete; unless it is so already, everything that can move is moved on first."""
         if not self.finished:
             self._engine.progress()
         return self.finished
@@ -164,8 +164,8 @@ class Engine:
 
     def standing(self) -> tuple[bool, list[tuple[object, tuple[int, ...]]]]:
         """(whether this rank waits; for each lane with outstanding operations the first one's label and the ranks
-        without which it does not move on, beginning with the lane of the operation that is waited for). Called by
-        another thread, while the main one waits or works."""
+        without which it does not move on, beginning with the lane of the operation that is waited for). Another thread
+        may call this, while the main one waits or works."""
         waited = self._waited_for
         heads = [works[0] for lane in tuple(self._busy) if (works := tuple(lane.works))]
         if waited is not None:

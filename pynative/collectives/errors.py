@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class CollectiveError(RuntimeError):
     """A job of several ranks cannot go on: after one of these, later operations between ranks on CPUs raise it again.
 
-    `ranks` are the global ranks that caused it, empty where that is not known.
+    `ranks` are global ranks that it is about, perhaps none.
     """
 
     def __init__(self, message: str, ranks: Sequence[int] = ()):
@@ -24,12 +24,12 @@ class CollectiveMismatch(CollectiveError):
 
 
 class PeerLost(CollectiveError):
-    """A rank that this one needs has ended, has failed, or did not arrive in time."""
+    """A rank of the job has ended, has failed, did not do its part in time, or cannot be reached."""
 
 
 class PeerLate(PeerLost):
-    """A rank did not start, or did not reach the call, within the time-out (`--distributed-timeout-minutes`)."""
+    """A rank did not start, or did not do its part in a call, within the time-out (`--distributed-timeout-minutes`)."""
 
 
 class PeerFailed(PeerLost):
-    """A rank raised an error of its own, which it reports itself."""
+    """A rank stopped for an error that is no CollectiveError, and told the others its text."""

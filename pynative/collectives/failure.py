@@ -1,8 +1,9 @@
-"""The end of a rank that must end early: the rank at fault prints its error and traceback, for a `SaysAll` error its
-text alone; each other rank one line.
+"""The end of a rank that must end early: a rank at fault prints its error and traceback, for a `SaysAll` error its text
+alone; a rank that lost another (PeerLost) that error's text.
 
 msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints,
-tells the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
+tells the others, and stays so that they can report in their turn. A rank whose peer died without a word reports at
+once.
 """
 
 import os
@@ -23,7 +24,8 @@ def end(backend: Backend, error: BaseException) -> None:
     """End the process with exit code 1, without waiting for threads or exit handlers.
 
     A rank whose error is no PeerLost is at fault: it prints the error and its traceback, for a `SaysAll` error the text
-    alone, tells the others, and stays for 1.2 s, in which they print. A rank whose error is PeerLost prints that.
+    alone, tells the others (HCCL cannot), and stays for 1.2 s, so that they can print. A rank whose error is PeerLost
+    prints its text, if PeerFailed after 0.6 s.
     """
     if isinstance(error, PeerLost):
         if isinstance(error, PeerFailed):

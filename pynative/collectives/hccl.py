@@ -42,14 +42,15 @@ class Launched(Handle):
 
 
 class Launcher:
-    """HCCL's counterpart of `engine.Engine`: every operation is launched when it is issued, so nothing is outstanding
-    here."""
+    """HCCL's counterpart of `engine.Engine`: the operations that it is given are launched already, so nothing is
+    outstanding here."""
 
     last: object = None
-    """Label of the operation that was launched last; None: there was none."""
+    """Label of the operation that was issued last; None: there was none."""
 
     def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Launched:
-        """Launch an operation: run its generator, which must wait for nothing, and return its Launched."""
+        """Run an operation's generator to its end, and return its result, a Launched. Raises AssertionError if it waits
+        for anything."""
         self.last = label
         start = time.perf_counter()
         try:
@@ -114,8 +115,8 @@ class HcclGroup(Group):
         return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """Launch one HcclBatchSendRecv; a Handle for each message, in their order. A stream would finish each single
-        message before it starts the next, so two ranks that both send first would wait for each other forever."""
+        """Launch all messages as one batch, none if there are none; a Handle for each message, in their order. Launched
+        one by one on a stream, the sends of two ranks that both send first could wait for each other forever."""
         operations = [self._operation(message) for message in messages]
         handles = distributed.batch_isend_irecv(operations) if operations else []
         return [
@@ -193,7 +194,7 @@ class HcclBackend(Backend):
         """Do nothing: HCCL moves data by itself."""
 
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """(False, a tuple of the operation that was launched last, empty if there was none): HCCL does not say which
+        """(False, a tuple of the operation that was issued last, empty if there was none): HCCL does not say which
         operations are complete."""
         label = self._launcher.last
         return False, (label.standing(self.rank, ()),) if isinstance(label, Label) else ()

@@ -51,9 +51,9 @@ class Backend(ABC):
 
     @abstractmethod
     def group(self, ranks: Sequence[int], name: str = "") -> "Group":
-        """The group of these global ranks; the same object for the same ranks. `name` is for messages and the trace. On
-        CPUs members may make their groups in any order, and ranks that do not ascend or lack this one raise ValueError;
-        with HCCL all members of a group make it together (`prepare`)."""
+        """The group of these global ranks; the same object for the same ranks. `name`, as first given, is for messages
+        and the trace. On CPUs members may make their groups in any order, and ranks that do not ascend or lack this one
+        raise ValueError; with HCCL all members of a group make it together (`prepare`)."""
 
     @abstractmethod
     def prepare(self, groups: Mapping[str, Sequence[int]]) -> None:
@@ -66,8 +66,8 @@ class Backend(ABC):
 
     @abstractmethod
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """(whether this rank waits in a collective; its unfinished operations: of each queue the first, beginning
-        with the queue that it waits for)."""
+        """(whether this rank waits in an operation; its unfinished operations: of each queue the first, beginning with
+        the queue that it waits for). With HCCL (False, the last operation): more is not known."""
 
     @abstractmethod
     def seconds_waited(self) -> float:
@@ -76,17 +76,17 @@ class Backend(ABC):
     @property
     @abstractmethod
     def roll_call(self) -> RollCall:
-        """The roll call, which asks all ranks where they stand when a wait is too long or a signal comes."""
+        """This rank's part in roll calls, in which ranks say where they stand."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one stops because of `error`: their next or present call raises PeerFailed, or
-        `error` again if it is a CollectiveError. HCCL cannot tell."""
+        """Tell the other ranks that this one stops because of `error`, unless it told an error before: their next or
+        present wait raises PeerFailed, or such an error as `error` if it is a CollectiveError. HCCL cannot tell."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the job together with the other ranks; after a failure at once. On CPUs raises CollectiveMismatch, on
-        all ranks, if a message was not received or an operation is unfinished."""
+        """Leave the job together with the other ranks; after an operation failed, without them. On CPUs raises
+        CollectiveMismatch, on all ranks, if a message was not received or an operation is unfinished."""
 
 
 class Group(ABC):
@@ -95,9 +95,9 @@ class Group(ABC):
     Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
     `async_op=True` they return a Handle, and the input must stay unchanged until its `wait()`. A group of one returns
     the input itself, or `out`. `about` names x in messages, the same on all ranks. Operations raise ValueError for
-    arguments that do not fit, before anything is sent. On CPUs reductions run in group order, 16-bit floats in float32,
-    so all ranks get equal bits, and operations raise CollectiveMismatch, on every rank, if ranks call different things,
-    PeerLost if a rank is gone, PeerLate if one does not come in time. HCCL has its own order, checks and time-out.
+    arguments that do not fit, all but `batch_send_recv` before anything is sent. On CPUs reductions run in group order,
+    16-bit floats in float32, so all ranks get equal bits, and operations raise CollectiveMismatch if ranks call
+    different things, PeerLost if one that is needed is gone, PeerLate if it is late. HCCL has its own rules for these.
     """
 
     def __init__(self, engine: Engine, trace: Trace, world_rank: int, ranks: Sequence[int], name: str):
@@ -193,7 +193,7 @@ class Group(ABC):
         return self._run("all_to_all", call, self._all_to_all(call, x, kind), async_op, sent)
 
     def send(self, x: Tensor, to: int, *, async_op: bool = False) -> Any:
-        """Send x to rank `to` (index in the group). Returns when x may change, perhaps before it is received."""
+        """Send x to rank `to` (index in the group). Once it (with async_op the `wait`) returns, x may change."""
         self._check_peer("send", to)
         kind = kind_of(x.dtype)
         call = self._call("message", _described(x.shape, kind))
@@ -201,7 +201,7 @@ class Group(ABC):
         return self._run("send", call, self._send(call, x, kind, to), async_op, _bytes(x, kind), lane=lane)
 
     def recv(self, shape: Sequence[int], dtype: object, source: int, *, async_op: bool = False) -> Any:
-        """The next tensor from rank `source` (index in the group), which must have this shape and type."""
+        """The next tensor that rank `source` (index in the group) sends in this group; of this shape and type."""
         self._check_peer("recv", source)
         kind = kind_of(dtype)
         call = self._call("message", _described(shape, kind))
@@ -209,7 +209,7 @@ class Group(ABC):
         return self._run("recv", call, self._recv(call, tuple(shape), kind, source), async_op, 0, lane=lane)
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """Post all messages; a Handle for each, in their order. No order of waiting deadlocks."""
+        """Post all messages; a Handle for each, in their order. They can be waited for in any order."""
         return [
             self.send(message.x, message.to, async_op=True)
             if isinstance(message, Send)

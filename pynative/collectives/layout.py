@@ -1,5 +1,4 @@
-"""Places of parts in a flat array: of equal parts, of posts of limited size, of parts along an axis, of rows by
-rank."""
+"""Parts of flat arrays: spans of limited size, each rank's rows, and the order of parts along an axis."""
 
 from collections.abc import Sequence
 
@@ -10,13 +9,14 @@ from parallel_core.numerics.dtypes import Array
 
 
 def spans(count: int, largest: int) -> list[Span]:
-    """The consecutive spans of at most `largest` entries that `count` entries fill; one empty span if there are
-    none."""
+    """The consecutive spans, from 0, that cut `count` entries in parts of `largest`, the last perhaps shorter; one
+    empty span for a count of 0."""
     return [Span(start, min(start + largest, count)) for start in range(0, max(count, 1), largest)]
 
 
 def window(part: Span, k: int, largest: int) -> Span:
-    """The k-th span (from 0) of `largest` entries within `part`, short or empty at the part's end."""
+    """The k-th span (from 0) of `largest` entries within `part`, as a span of the same array; short or empty at the
+    part's end."""
     return Span(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
 
 

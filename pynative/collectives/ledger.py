@@ -1,7 +1,7 @@
 """The ledger: a record of each rank's call, which its peers compare with their own before they use any data.
 
-A record travels in the header of an operation's first post. Two ranks agree if number and signature are equal; the call
-site is carried along for the message.
+A record travels in the header of an operation's first post. Two ranks agree if number and signature are equal, in an
+all_to_all if the row counts fit, too; the call site is carried along for the message.
 """
 
 import mmap
@@ -24,11 +24,11 @@ _sites: dict[tuple[object, int], str] = {}
 
 @dataclass
 class Call:
-    """One rank's call of an operation: `number` counts, from 1, the group's collectives, or this rank's messages to, or
-    from, the same rank; `signature` (operation, shape, type) must be equal on all ranks, `site` is the caller's file
-    and line.
+    """One rank's call of an operation of a group. On CPUs `number` counts, from 1, the group's collectives, or this
+    rank's messages in the group to, or from, the same rank. `signature` (such as operation, shape, type) must be equal
+    on all ranks that take part; `site` is the caller's file and line.
 
-    `rows` are the row counts of an all_to_all, which differ by rank: (sent to each rank, expected from each rank).
+    `rows` are the row counts of an all_to_all, which may differ by rank: (sent to each rank, expected from each rank).
     """
 
     signature: str
@@ -37,8 +37,8 @@ class Call:
     rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def packed(self) -> bytes:
-        """The record as bytes, at most `record_bytes`: the signature's first 2,048 bytes, the site's last 512, all row
-        counts."""
+        """The record as bytes, at most `record_bytes`: the number, the signature's first 2,048 bytes, the site's last
+        512, all row counts."""
         signature = self.signature.encode()[:_SIGNATURE_LIMIT]
         site = self.site.encode()[-_SITE_LIMIT:]
         numbers = [*self.rows[0], *self.rows[1]]
@@ -47,7 +47,7 @@ class Call:
 
     @staticmethod
     def unpacked(memory: mmap.mmap, start: int) -> "Call":
-        """The record that `packed` wrote at byte `start` of `memory`."""
+        """The call whose `packed` bytes begin at byte `start` of `memory`; signature and site as these have them."""
         number, signature_size, site_size, row_count = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
         signature = memory[start : start + signature_size].decode()
@@ -58,7 +58,7 @@ class Call:
         return Call(signature, site, number, (numbers[:row_count], numbers[row_count:]))
 
     def agrees(self, memory: mmap.mmap, start: int) -> bool:
-        """Whether the record at byte `start` of `memory` has this number and signature."""
+        """Whether the record at byte `start` of `memory` has this number and, in its first 2,048 bytes, signature."""
         signature = self.signature.encode()[:_SIGNATURE_LIMIT]
         number, size, *_ = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
@@ -74,7 +74,7 @@ def record_bytes(ranks: int) -> int:
 
 
 class Label(NamedTuple):
-    """The name of an operation in messages; its text is made only when one is needed. ranks: the group's global
+    """An operation as error texts and roll calls name it; `str(label)` makes the text. ranks: the group's global
     ranks."""
 
     operation: str
@@ -86,8 +86,8 @@ class Label(NamedTuple):
         return f"{self.operation} of group {self.group}: {self.call}"
 
     def standing(self, own: int, missing: Sequence[int]) -> Standing:
-        """The operation, outstanding on global rank `own`, as a value that others can be told; `missing` are the ranks
-        that it waits for. Its members are the group's ranks, for a send or a receive `own` and `missing` alone."""
+        """The operation as a `Standing`: on global rank `own` it needs the global ranks `missing` to go on. Its
+        members are the group's ranks, for a send or a receive `own` and `missing` alone."""
         is_message = self.operation in ("send", "recv")
         members = tuple(sorted({own, *missing})) if is_message else self.ranks
         details = f"{self.call.signature} at {self.call.site}"
@@ -97,15 +97,15 @@ class Label(NamedTuple):
 def check(memory: mmap.mmap, start: int, mine: Call, my_rank: int, peer: int, group: str) -> None:
     """Compare this rank's call with the record of global rank `peer` at byte `start` of `memory`.
 
-    Raises CollectiveMismatch, which names both calls, if number or signature differ.
+    Raises CollectiveMismatch, which names both calls, if number or signature (its first 2,048 bytes) differ.
     """
     if not mine.agrees(memory, start):
         raise mismatch(mine, Call.unpacked(memory, start), my_rank, peer, group)
 
 
 def mismatch(mine: Call, theirs: Call, my_rank: int, peer: int, group: str, what: str = "") -> CollectiveMismatch:
-    """The error that names both calls, the lower rank first so that all ranks raise the same text. what: an addition to
-    "disagree", such as " about rows: ..."."""
+    """The error that names both calls, that of the lower rank first. what: an addition to "disagree", such as " about
+    rows: ..."."""
     (low, low_call), (high, high_call) = sorted([(my_rank, mine), (peer, theirs)], key=lambda pair: pair[0])
     return CollectiveMismatch(
         f"the ranks of group {group} disagree{what}: rank {low} calls {low_call}, rank {high} calls {high_call}",
@@ -114,7 +114,7 @@ def mismatch(mine: Call, theirs: Call, my_rank: int, peer: int, group: str, what
 
 
 def call_site() -> str:
-    """`file:line` of the nearest calling frame outside of `collectives`."""
+    """`file:line` of the nearest calling frame outside of `collectives`; of the outermost frame if there is none."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back

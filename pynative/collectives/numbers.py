@@ -1,4 +1,4 @@
-"""Reductions of a few Python numbers over a group."""
+"""Reductions of a few numbers over a group."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ all whole numbers. Sums of counts over up to 4096 ranks are exact up to 2^36."""
 
 
 def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
-    """A list whose i-th entry is the sum over the group's ranks of their i-th numbers; each number travels as two in
-    float32, and a group of one returns its own. All ranks of the group call this with equally many."""
+    """A list whose i-th entry is the sum over the group's ranks of their i-th numbers. Each number travels as two in
+    float32, which rounds it; a group of one returns its own. All ranks of the group call this with equally many."""
     if group.size == 1:
         return list(values)
     whole = np.array(values, np.float64)
@@ -32,5 +32,5 @@ def largest_over_group(values: Array, group: Group) -> Array:
 
 
 def over_group(value: float, group: Group, op: str = "sum") -> float:
-    """The "sum", "max" or "min" of each rank's number, in float32; all ranks of the group call this."""
+    """The "sum", "max" or "min" of the ranks' numbers, in float32; all ranks of the group call this."""
     return float(group.all_reduce(Tensor(np.array([value], np.float32)), op=op).asnumpy()[0])

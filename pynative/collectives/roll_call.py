@@ -1,8 +1,9 @@
-"""A roll call: all ranks say where they stand, and rank 0 shows it as a table; with HCCL a rank reports itself alone.
+"""A roll call: all ranks are asked where they stand, and rank 0 shows their answers as a table; with HCCL a rank
+reports itself alone.
 
-A rank asks when it has waited for the whole time-out, or gets SIGUSR2. Each rank has a thread that looks twice a second
-whether somebody asked, and answers for the main thread, which may be anywhere: in a wait, in a computation, in a
-script's own loop.
+A rank asks when it gets SIGUSR2, on CPUs also when it has waited for the whole time-out. A thread of each rank looks
+about twice a second whether somebody asked, and answers for the main thread, which may be anywhere: in a wait, in a
+computation, in a script's own loop.
 """
 
 import contextlib
@@ -27,28 +28,28 @@ SHOWN_SECONDS = 4.0
 
 
 class Board(Protocol):
-    """The place of a job's roll calls: questions, each with another number, and the ranks' answers."""
+    """The place of a job's roll calls: numbered questions, and the ranks' answers."""
 
     rank: int
     world_size: int
 
     def asked(self) -> int:
-        """The number of the last question; 0: there was none."""
+        """The number of the last question that reached this rank; 0: there was none."""
 
     def ask(self) -> None:
-        """Ask every rank where it stands: a new question; a board may leave it out soon after the last one."""
+        """Ask every rank (with HCCL this one alone) where it stands; may do nothing soon after a question."""
 
     def answer(self, number: int, text: str) -> None:
         """Give this rank's answer (a packed `Whereabouts`) to question `number`."""
 
     def answers(self, number: int) -> list[str]:
-        """The answers to question `number` that have come, in rank order."""
+        """The answers to question `number`, the last one asked, that have come to this rank's host, in rank order."""
 
     def show(self, number: int) -> None:
         """Say that the table of question `number` was shown."""
 
     def is_shown(self, number: int) -> bool:
-        """Whether the table of question `number` was shown."""
+        """Whether this rank knows that the table of question `number`, the last one, was shown; with HCCL True."""
 
 
 class OwnBoard:
@@ -88,9 +89,9 @@ class RollCall:
         self._ends = False
 
     def start(self, describe: Callable[[], Whereabouts], show: Callable[[Sequence[Whereabouts], int], None]) -> None:
-        """Answer each question with `describe()`, from a thread, until `close`; the answer's lines go to this rank's
-        error stream, too. On rank 0 of several ranks `show(answers, world size)` is then called, with the answers that
-        came within 2.5 s. A SIGUSR2 to this process asks all ranks, with HCCL this one alone."""
+        """Start a thread that, until `close`, answers the latest question with `describe()`; the answer's lines go to
+        this rank's error stream, too. On rank 0 of several ranks `show(answers, world size)` is then called, with the
+        answers that came within 2.5 s. A SIGUSR2 to this process asks, as `Board.ask` does."""
         self.close()
         self._describe, self._show, self._ends = describe, show, False
         self._answered = self._board.asked()
@@ -101,8 +102,8 @@ class RollCall:
         self._thread.start()
 
     def ask_and_wait(self) -> None:
-        """Ask all ranks, and wait until rank 0 has shown the table, at most 4 s; on another host than rank 0's it waits
-        these 4 s. Does nothing unless `start` was called."""
+        """Ask as `Board.ask` does, and wait until rank 0 has shown the table, for about 4 s at most; on CPUs another
+        host than rank 0's does not learn it, and waits so long. Does nothing before `start` and after `close`."""
         if self._thread is None:
             return
         self._board.ask()
@@ -111,7 +112,7 @@ class RollCall:
             time.sleep(LOOK_SECONDS / 10)
 
     def close(self) -> None:
-        """End the thread, and handle SIGUSR2 no longer."""
+        """End the thread, and handle SIGUSR2 no longer; nothing unless `start` was called."""
         if self._thread is None:
             return
         faulthandler.unregister(SIGNAL)

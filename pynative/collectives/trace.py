@@ -1,4 +1,4 @@
-"""Counts of collectives, their bytes and seconds by group and operation, cheap enough to be always on."""
+"""Counts of collectives and messages, their bytes and seconds, by group and operation."""
 
 import time
 from dataclasses import dataclass
@@ -10,33 +10,33 @@ __all__ = ["TRAFFIC", "Count", "Interval", "Trace"]
 
 
 class Interval(NamedTuple):
-    """The time from the issue of an operation to its end on this rank, in seconds of `time.perf_counter`."""
+    """The issue of an operation and its end on this rank, in seconds of `time.perf_counter`."""
 
     start: float
     stop: float
 
 
 class Inside(NamedTuple):
-    """One stay of this rank inside an operation, in seconds of `time.perf_counter`."""
+    """One stretch of this rank's time that is counted for an operation, in seconds of `time.perf_counter`."""
 
     start: float
     stop: float
     idle: float
-    """The part of these seconds in which nothing could move, because this rank waited for other ranks."""
+    """The seconds of this stretch in which nothing could move, because this rank waited for other ranks."""
 
 
 @dataclass
 class Count:
-    """Calls of one operation, the bytes that this rank sent in them (by the formulas in `TRAFFIC`), and the seconds
-    that it spent inside of them, waiting included."""
+    """Calls of an operation by this rank in groups of several, the bytes that it sends in them by the formulas in
+    `TRAFFIC`, and the seconds that they take of its time: on CPUs with waiting, with HCCL those of the launch."""
 
     calls: int = 0
     bytes: int = 0
     seconds: float = 0.0
     intervals: list[Interval] | None = None
-    """Start and end of each call; None unless the trace keeps intervals."""
+    """On CPUs issue and end of each call that was completed since the trace keeps intervals; None if it keeps none."""
     stays: list[Inside] | None = None
-    """Each stay of this rank inside the operation; None unless the trace keeps intervals."""
+    """The stretches of time counted since the trace keeps intervals; None if it keeps none."""
 
     def add_inside(self, start: float, idle: float = 0.0) -> None:
         """Count the time from `start` (`time.perf_counter`) until now, of which `idle` seconds were waited for other
@@ -61,8 +61,7 @@ class Trace:
 
     @property
     def keeps_intervals(self) -> bool:
-        """Whether counts keep when each call was issued and ended (`intervals`), and when this rank was inside of it
-        (`stays`). Setting this forgets those kept so far."""
+        """Whether counts keep `intervals` and `stays`. Setting this, to either value, forgets those kept so far."""
         return self._keeps
 
     @keeps_intervals.setter
@@ -72,14 +71,14 @@ class Trace:
             count.intervals, count.stays = ([], []) if keeps else (None, None)
 
     def of(self, group: str, operation: str) -> Count:
-        """The count of one operation of one group (by its name), made when first asked for."""
+        """The count of one operation of the groups of this name, made if there is none yet."""
         key = (group, operation)
         if key not in self.counts:
             self.counts[key] = Count(intervals=[] if self._keeps else None, stays=[] if self._keeps else None)
         return self.counts[key]
 
     def total(self) -> Count:
-        """A count summed over all groups and operations, without intervals and stays."""
+        """A new count, the sum over all groups and operations, without intervals and stays."""
         counts = self.counts.values()
         return Count(sum(c.calls for c in counts), sum(c.bytes for c in counts), sum(c.seconds for c in counts))
 

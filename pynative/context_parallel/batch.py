@@ -44,7 +44,8 @@ def to_tensor(entry: Any) -> Any:
 
 
 def host_array(tensor: Tensor) -> Array:
-    """The values of a batch's tensor; without a copy from the device if `to_tensor` made it."""
+    """The values of a batch's tensor: the array of which `to_tensor` made it, without a copy from the device, else
+    `tensor.asnumpy()`."""
     made_of: BatchEntry | None = getattr(tensor, "batch_entry", None)
     return tensor.asnumpy() if made_of is None else made_of.array
 
@@ -76,20 +77,21 @@ def _shard_of(name: str, whole: Array) -> Tensor:
 
 def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:
     """The number of tokens of a micro-batch's whole sequences that count; None where the loss mask, or without a
-    loss mask the labels, is not a tensor that `to_tensor` made."""
+    loss mask the labels, is not a tensor that `to_tensor` made of an entry with that number (`row_tokens`)."""
     made_of: BatchEntry | None = getattr(labels if loss_mask is None else loss_mask, "batch_entry", None)
     return None if made_of is None else made_of.tokens
 
 
 def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch with this context-parallel rank's positions of each sequence.
-
-    Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2 and
-    `document_starts` [b, s] along axis 1: those of this rank's queries remain. Entries that are no arrays or have one
-    axis stay, and so does what this function cut before: a script may call it in its get_batch_func, as Megatron's do.
-    Raises ValueError where s is no multiple of the number of context-parallel ranks, with a ring of twice that;
-    `attention_mask` and `document_starts` raise AssertionError, and with a ring alone. Returns the batch itself with
+    """The batch with this context-parallel rank's positions of each sequence, arrays as tensors; the batch itself with
     one context-parallel rank.
+
+    An array or tensor of two axes or more is taken for [b, s, ...] and loses positions along axis 1; but of
+    `attention_mask` [b or 1, 1, s, s], along axis 2, and `document_starts` [b, s] the rows of those queries remain that
+    attend on this rank (`ContextShard.queries`). Values of other entries stay, and so do tensors that this function
+    returned. Raises ValueError where s is no multiple of the number of context-parallel ranks, or in a ring of several
+    ranks of twice that number; for `attention_mask` and `document_starts` AssertionError where s is no multiple of 2r
+    in a ring of r > 1 ranks.
     """
     shard = context_shard()
     if shard.layout.size == 1:

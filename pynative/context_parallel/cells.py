@@ -1,6 +1,6 @@
 """Ring attention and Ulysses as cells, under the names of MindSpeed-Core-MS.
 
-s the shard of the sequence that a rank holds, b batch, n heads, g key/value groups, d head size, h = n d.
+s the length of the shard of the sequence that a rank holds, b batch, n heads, g key/value groups, d head size, h = n d.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,9 @@ def _refuse(cell: str, given: dict[str, Any], taken: dict[str, Any]) -> None:
 class RingAttention(nn.Cell):
     """Attention of a sequence that is sharded over the ring's ranks; see `ring_attention`.
 
-    Dropout, sliding windows, ALiBi and another sparse_mode than 0 are refused (ValueError), as is another input_layout
-    than "BSH" and "SBH": dropout needs the layer's number, so it belongs to the model's own attention
-    (`--context-parallel-algo megatron_cp_algo`). With use_attention_mask every call must bring a mask; with use_mqa
-    keys and values have one head.
+    Raises ValueError for dropout (keep_prob below 1), sliding windows, ALiBi, another sparse_mode than 0, and another
+    input_layout than "BSH" and "SBH"; the model's own attention has dropout with a ring. With use_attention_mask every
+    call must bring a mask; with use_mqa keys and values have one head.
     """
 
     def __init__(

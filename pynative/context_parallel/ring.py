@@ -33,8 +33,9 @@ def _pass_on(group: Group, xs: Tensors) -> Callable[[], Tensors]:
 
 
 def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
-    """Yield (index of a member in the group, its tensors) for every member, first this one and its own `xs`; the next
-    tensors travel while the caller uses the present ones. All members call this with tensors of equal shapes."""
+    """Yield (index of a member in the group, its tensors) for every member, first this one and its own `xs`, then the
+    one before it, and so on; before tensors are yielded the messages of the next ones are posted. All members call this
+    with tensors of equal shapes and types."""
     for step in range(group.size):
         arrive = _pass_on(group, xs) if step < group.size - 1 else None
         yield (group.rank - step) % group.size, xs
@@ -117,16 +118,15 @@ def ring_attention(
     """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
 
     q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e], for the rank's queries. A mask is bool [b or 1, 1,
-    s, r s]: this member's rows, columns in the sequence's own order; with one every score is computed. Without one a
-    rule that is causal leaves half of them out; first keys, int32 [b, s], and chosen keys, int32 [b, s, k], in the
-    sequence's own numbers, leave out more. s is the length of a member's shard, r the number of members, b the batch, n
-    heads, g key/value groups, d and e sizes of heads. In a group of one without sinks this is `kernels.attention`, or
-    with chosen keys `kernels.sparse_attention`.
+    s, r s]: this member's rows, columns in the sequence's own order; with one, `rule.causal` leaves no score out.
+    First keys, int32 [b, s], and chosen keys, int32 [b, s, k], in the sequence's own numbers, act beside both. s is the
+    length of a member's shard, r the number of members, b the batch, n heads, g key/value groups, d and e sizes of
+    heads. In a group of one without sinks this is `kernels.attention`, or with chosen keys `kernels.sparse_attention`,
+    which reads the chosen keys and the scale alone.
 
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward, as
-    many sends of the same again and of their gradients in float32. Every send is posted before the block that it
-    does not depend on is computed. The order of blocks differs between members and so does rounding, but a run is
-    repeated to the bit.
+    many sends of the same again and of their gradients in float32. Members compute their blocks in different orders, so
+    sums are rounded differently, but a run is repeated to the bit.
     """
     if group.size == 1 and sinks is None:
         if rule.chosen is not None:

@@ -26,8 +26,8 @@ def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Te
     g' = lcm(g, u): where g is no multiple of u, each key/value head is repeated g'/g times, so that every rank has
     those of its query heads; the copies' gradients are added up. u must divide n.
 
-    Messages of one call: one all-to-all forward and one backward, of s b (n d + g' (d + e)) elements a rank each, of
-    which a rank keeps 1/u.
+    Messages of one call between several ranks: one all-to-all forward and one backward, of s b (n d + g' (d + e))
+    elements a rank each, of which a rank keeps 1/u.
     """
     if group.size == 1:
         return q, k, v
@@ -46,10 +46,10 @@ def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Te
 
 def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
     """x [u s, b, n/u * e], this rank's n/u heads of the shards of all u ranks -> [s, b, n * e], all heads of its own
-    shard: the reverse of `sequence_to_heads`, for attention's output with e channels a head.
+    shard: the reverse of `sequence_to_heads`, for attention's output with e channels a head. A group of one returns x.
 
-    Messages of one call: one all-to-all forward and one backward, of s b n e elements a rank each, of which a rank
-    keeps 1/u.
+    Messages of one call between several ranks: one all-to-all forward and one backward, of s b n e elements a rank
+    each, of which a rank keeps 1/u.
     """
     size, width = group.size, x.shape[-1] * group.size
     return (

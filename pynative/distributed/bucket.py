@@ -1,5 +1,5 @@
-"""A bucket: the part of a flat buffer whose gradients are reduced together and, with the distributed optimizer, whose
-parameters are gathered together after the update."""
+"""A bucket: a part of a flat buffer whose gradients are reduced together and, with ZeRO stage 1 or 2, whose parameters
+are gathered together after the update."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from pynative.step_position import get_step_position
 
 @dataclass(frozen=True)
 class Transfer:
-    """A planned collective over fixed memory, started again in every step. given: the memory that it sends."""
+    """A planned collective over fixed memory, whose values each `start` takes. given: the memory that it sends."""
 
     collective: Callable[..., Handle]
     """The group's method that starts the collective."""
@@ -46,7 +46,8 @@ class Transfer:
         return cls(collective, given, result, about, sent_as)
 
     def start(self) -> Handle:
-        """Start the collective; the handle's `wait` returns when the result is in its memory."""
+        """Start the collective; the handle's `wait` waits until the result is in its memory, with HCCL it makes the
+        stream wait instead."""
         if self.sent_as is None or self.sent_as == type_name(self.given.dtype):
             return self.collective(self.given, out=self.result, about=self.about)
         sent = self.collective(self.given.astype(type_of(self.sent_as)), about=self.about)
@@ -58,8 +59,8 @@ MOST_NAMED = 5
 
 
 class NonFiniteGradients(FloatingPointError):
-    """This rank's own gradients are not finite. `fault` is a sentence that names rank, parameters and iteration; the
-    message adds what can be done."""
+    """This rank's own gradients are not finite. `fault` is a sentence that names rank, parameters (at most 5, or the
+    bucket's first) and iteration; the message adds what can be done."""
 
     def __init__(self, fault: str) -> None:
         self.fault = fault
@@ -70,9 +71,9 @@ class NonFiniteGradients(FloatingPointError):
 
 
 class ParamAndGradBucket:
-    """Parameters whose gradients are summed over the replicas together, under Megatron's names.
+    """Parameters whose gradients are summed over the replicas together; class and methods have Megatron's names.
 
-    The sum is started once a step: by whoever knows that the bucket's gradients are complete, else at the step's end.
+    The sum is started once after each `empty_gradients`; a subclass may do it in every micro-batch.
     gradients, parameters: the buffer's memory, by the plan's addresses. reductions: the collectives that, one after the
     other, sum over the replicas; gathers: those that make the parameters whole after an update. sent_as: the type in
     which gradients are sent, if it is not their own.
@@ -117,15 +118,16 @@ class ParamAndGradBucket:
             parameter.meta.main_grad_is_final = False
 
     def zero_unused_gradients(self) -> None:
-        """Write zeros as the gradients of parameters that no backward reached, in place of the last step's."""
+        """Write zeros as the gradients of parameters to which nothing was added since they were emptied, in place of
+        the earlier ones."""
         for meta in (parameter.meta for parameter in self.params):
             if meta.main_grad_is_empty:
                 kernels.fill_(meta.main_grad, 0.0)
                 meta.main_grad_is_empty = False
 
     def check_gradients(self) -> None:
-        """Raise NonFiniteGradients, which names rank and parameters, if this rank's gradients before the sum were not
-        finite and `is_checked`. Called after the sum, because the flags stay on the device until here."""
+        """Raise NonFiniteGradients if this rank's gradients were not finite when `start_grad_sync` started their sum
+        with `is_checked` on. To be called after the sum, in which the parameters to be named are found."""
         if not all(finite.asnumpy().item() for finite in self._finite):
             rank, iteration = parallel_state.get_global_rank(), get_step_position().iteration + 1
             raise NonFiniteGradients(
@@ -157,7 +159,8 @@ class ParamAndGradBucket:
             self._grad_work = reduction.start()
 
     def finish_grad_sync(self) -> None:
-        """Wait until the gradients that this rank owns are the replicas' sum, if `start_grad_sync` started it."""
+        """Wait until the gradients that this rank owns are the replicas' sum, if `start_grad_sync` started it; nothing
+        if it was waited for already."""
         if self._grad_work is not None:
             self._grad_work.wait()
             self._grad_work = None
@@ -194,8 +197,8 @@ class ParamAndGradBucket:
         self.empty_gradients(self.factor_before_sum)
 
     def register_grad_ready(self, parameter: Parameter) -> None:
-        """Note, for a script that runs backwards itself, that a parameter's gradient is complete; the bucket's last one
-        starts the sum."""
+        """Note, for a script that runs backwards itself, that the gradient of a parameter of this bucket is complete;
+        when all are, the sum is started."""
         self._ready.add(id(parameter))
         if len(self._ready) == len(self.params):
             self.start_grad_sync()

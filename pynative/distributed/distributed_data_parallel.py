@@ -21,9 +21,10 @@ from pynative.tape.layer_events import LayerEvents
 
 @dataclass(kw_only=True)
 class DistributedDataParallelConfig:
-    """Megatron's settings of the wrapper. A field at its default leaves the configuration's value, except
-    enable_mem_align: buffers are aligned unless this field and the configuration's are False. use_zero3=True raises
-    ValueError: --zero-stage 3 does that, in the training loop."""
+    """Megatron's settings of the wrapper. A field at its default leaves the configuration's value, but for two:
+    buffers are aligned unless enable_mem_align is False here and there, and in a script's own loop gradients are
+    checked by check_for_nan_in_grad here alone. use_zero3=True raises ValueError: --zero-stage 3 does that, in the
+    training loop."""
 
     grad_reduce_in_fp32: bool = False
     overlap_grad_reduce: bool = False
@@ -44,9 +45,9 @@ class DistributedDataParallelConfig:
             )
 
     def added_to(self, configured: GradientConfig) -> GradientConfig:
-        """A copy of the configuration's gradient section in which a switch is on if it is on there or here; except that
-        grad_reduce_in_fp32 here turns grad_reduce_in_bf16 off. use_distributed_optimizer here makes the ZeRO stage at
-        least 1. bucket_size is this one's, if it has one."""
+        """A copy of the configuration's gradient section in which a switch that both have is on if it is on there or
+        here; grad_reduce_in_fp32 here turns accumulate_allreduce_grads_in_fp32 on and grad_reduce_in_bf16 off.
+        use_distributed_optimizer here makes the ZeRO stage at least 1. bucket_size is this one's, if it has one."""
         return replace(
             configured,
             accumulate_allreduce_grads_in_fp32=configured.accumulate_allreduce_grads_in_fp32
@@ -65,12 +66,12 @@ class DistributedDataParallel(nn.Cell):
     """`module` with its gradients in flat buffers, and their reduction over the replicas.
 
     With virtual pipeline stages the buffers are those of all chunks, which the optimizer makes as the configuration
-    says, and a `ddp_config` that asks for others raises ValueError; elsewhere they are made here, as `config` and
-    `ddp_config` say, unless the parameters are in buffers already.
+    says, and a `ddp_config` that asks for others raises ValueError, unless they differ in alignment alone; elsewhere
+    they are made here, as `config` and `ddp_config` say, unless the parameters are in buffers already.
 
     Args:
         config: the training section of the configuration.
-        disable_bucketing: reduce a buffer by one collective, whatever the bucket size; for buffers that are made here.
+        disable_bucketing: close no bucket for its size; for buffers that are made here.
     """
 
     def __init__(
@@ -93,13 +94,15 @@ class DistributedDataParallel(nn.Cell):
 
     @property
     def unread_entries(self) -> frozenset[str]:
-        """Names of the batch's entries that the wrapped module has no use for."""
+        """Names of the batch's entries that the wrapped module has no use for, by its own `unread_entries`; none if it
+        has no such attribute."""
         return getattr(self.module, "unread_entries", frozenset())
 
     @property
     def flat_buffers(self) -> ParamAndGradBuffers:
         """The buffers of the module's parameters, which an optimizer over these parameters shares. Raises ValueError
-        with virtual stages if no optimizer made them yet, else as `ParamAndGradBuffers.of`."""
+        with virtual stages if they are not made yet or the module has no trainable parameter; without virtual stages
+        as `ParamAndGradBuffers.of`."""
         LayerEvents.of(self)
         buffers = self._buffers_of_all_chunks() if self._is_chunk else self._buffers_of_module()
         for bucket in buffers.buckets_of(self.module):
@@ -124,13 +127,14 @@ class DistributedDataParallel(nn.Cell):
         return self.module(*arguments, **named)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Give the wrapped module the hidden states that the previous stage sent; None: it reads the batch."""
+        """Give the wrapped module the hidden states that the previous stage sent, for its next call; None on the first
+        stage."""
         self.module.set_input_tensor(input_tensor)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Context in which gradients are added up and not reduced; after it the reduction is on, even if it was off
-        before."""
+        """Context in which gradients are added up and not reduced, as after `enable_sync(False)`; after it the
+        reduction is on, even if it was off before. With ZeRO stage 2 or 3 they are reduced all the same."""
         self.enable_sync(False)
         try:
             yield
@@ -139,7 +143,8 @@ class DistributedDataParallel(nn.Cell):
 
     def enable_sync(self, enable: bool) -> None:
         """Turn the reduction of gradients on or off: inside a backward, and by `issue_grad_reduce` and
-        `final_grad_reduce`."""
+        `final_grad_reduce`. Without effect on ZeRO stages 2 and 3, and on the reduction at the end of a step of
+        `pretrain` or `TrainOneStepCell`. Raises as `flat_buffers`."""
         self._is_synchronised = enable
         self.flat_buffers.overlapped_sums.enable(enable, LayerEvents.of(self))
 
@@ -163,14 +168,15 @@ class DistributedDataParallel(nn.Cell):
         return buffers.buckets_of(self.module)
 
     def zero_grad_buffer(self) -> None:
-        """Empty the module's gradients, so that the next contribution overwrites. Raises as `flat_buffers`, and
-        ValueError with ZeRO stage 2 or 3."""
+        """Mark the gradients of the module's buckets as empty, so that the next contribution overwrites. Raises as
+        `flat_buffers`, and ValueError with ZeRO stage 2 or 3 and if a parameter has left its buffer."""
         buffers = self.flat_buffers
         buffers.empty_gradients(self._factor_before_sum, self._own_buckets(buffers))
 
     def issue_grad_reduce(self) -> None:
-        """Start the sums of the module's buckets over the replicas, which `final_grad_reduce` waits for; nothing within
-        `no_sync`. Raises ValueError with ZeRO stage 2 or 3."""
+        """Start the sums of the module's buckets over the replicas, which `final_grad_reduce` waits for; none within
+        `no_sync`, and none twice before the next `zero_grad_buffer`. Raises as `flat_buffers`, and ValueError with ZeRO
+        stage 2 or 3."""
         buckets = [bucket for bucket in self._own_buckets(self.flat_buffers) if not bucket.is_averaged]
         if self._is_synchronised and buckets:
             for events in {parameter.meta.layer_events for bucket in buckets for parameter in bucket.params}:
@@ -179,13 +185,14 @@ class DistributedDataParallel(nn.Cell):
                 bucket.start_grad_sync()
 
     def final_grad_reduce(self) -> None:
-        """Make `main_grad` of every parameter the replicas' mean, or with --calculate-per-token-loss their sum; with
-        the distributed optimizer only in the part that this rank owns. It acts once after each `zero_grad_buffer`, and
-        not within `no_sync`.
+        """Make `main_grad` of each of the module's trainable parameters the sum over the data- and context-parallel
+        ranks that hold it, divided by the data-parallel size, but with --calculate-per-token-loss the sum itself; with
+        the distributed optimizer only in the part that this rank owns. Does nothing within `no_sync`, and nothing when
+        it is called again before the next `zero_grad_buffer`.
 
         Gradients that are also summed over other ranks (partial ones, those of an embedding that two stages hold) are
-        complete when the last of the chunks was reduced. Raises NonFiniteGradients where that is checked, ValueError
-        with ZeRO stage 2 or 3.
+        complete when the last of the chunks was reduced. Outside of `no_sync` raises as `flat_buffers`,
+        NonFiniteGradients where that is checked, and ValueError with ZeRO stage 2 or 3.
         """
         if not self._is_synchronised:
             return

@@ -1,5 +1,5 @@
 """Memory of a planned flat buffer, with tensors that view parts of it: what a rank keeps of the buffer, and the slots
-in which buckets lie while their cells are at work."""
+of its transient buckets."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -14,7 +14,7 @@ from parallel_core.buffers.slots import SlotPlan
 from parallel_core.numerics.dtypes import DTYPES, Array
 
 Allocate = Callable[[int, np.dtype[Any]], Array]
-"""Function (elements, type) that returns an array of zeros in the host's memory."""
+"""Function (elements, type) that returns an array of zeros in the host's memory, or in a file mapped into it."""
 
 
 class Memory(Protocol):
@@ -31,13 +31,13 @@ class Memory(Protocol):
 class FlatMemory(Memory):
     """Memory, at first zeros, for some spans of a planned buffer, with views of any part of one span.
 
-    Elements are addressed by their index in the plan, whichever of its spans are held. On a CPU numpy owns the memory,
-    because a MindSpore view of a CPU tensor cannot be written to; every view shares it with numpy and with the other
-    views. Elsewhere it is a device tensor and its views (not run on hardware).
+    Elements are addressed by their index in the plan, whichever of its spans are held. On a CPU, and where a given
+    function `allocate` makes it, the memory is a numpy array, which all views share. Elsewhere it is a device tensor
+    and its views (not run on hardware).
     """
 
     def __init__(self, spans: Sequence[Span], dtype: str = "float32", allocate: Allocate | None = None) -> None:
-        """allocate: makes the memory, which then is the host's on any device."""
+        """allocate: makes the memory, outside of the device; None: it is the device's."""
         self.spans, self.dtype = tuple(spans), dtype
         self._memory: Array | Tensor
         if allocate is not None or ms.get_context("device_target") == "CPU":
@@ -83,8 +83,8 @@ class FlatMemory(Memory):
 
 
 class SplitMemory(Memory):
-    """Memory for spans of a planned buffer in two places: `elsewhere` those that `allocate` makes in the host's memory,
-    `rest` those of the device. In both, elements are addressed by their index in the plan."""
+    """Memory for spans of a planned buffer in two places: `elsewhere` those that `allocate` makes, in the host's memory
+    or in a file, `rest` those of the device. In both, elements are addressed by their index in the plan."""
 
     def __init__(self, elsewhere: Sequence[Span], rest: Sequence[Span], dtype: str, allocate: Allocate) -> None:
         places = ((elsewhere, allocate), (rest, None))
@@ -93,7 +93,7 @@ class SplitMemory(Memory):
 
     @property
     def bytes(self) -> int:
-        """The number of bytes that are allocated, on the device and in host memory together."""
+        """The number of bytes that are allocated, in both places together."""
         return sum(part.bytes for part in self.parts)
 
     def holds(self, span: Span) -> bool:
@@ -111,7 +111,7 @@ SomeMemory = FlatMemory | SplitMemory
 
 
 class Slots:
-    """The memory of a buffer's slots, in which its buckets lie in turns, as planned; `memory` is None for a plan
+    """The memory of a buffer's slots, in which its transient buckets lie, as planned; `memory` is None for a plan
     without slots."""
 
     def __init__(self, plan: SlotPlan, dtype: str) -> None:
@@ -119,7 +119,7 @@ class Slots:
         self.memory = FlatMemory([Span(0, plan.size)], dtype) if plan.size else None
 
     def memory_of(self, slot: int) -> Tensor:
-        """The whole memory of a slot, as a vector."""
+        """The whole memory of a slot that has a bucket, as a vector."""
         assert self.memory is not None, "a plan with a slot has a size"
         buckets = [bucket for bucket, number in self.plan.slots.items() if number == slot]
         start = self.plan.starts[buckets[0]]
@@ -145,7 +145,7 @@ class InSlot(Memory):
 
     def padding(self, entries: Sequence[Entry]) -> list[Tensor]:
         """Views of the bucket's elements that belong to no parameter, in which another bucket of the slot may have left
-        values. entries: the buffer's parameters, in order."""
+        values. entries: the parameters of the buffer, or of the bucket, in order."""
         inside = [entry for entry in entries if self.bucket.start <= entry.start < self.bucket.stop]
         ends, starts = [entry.stop for entry in inside], [*(entry.start for entry in inside[1:]), self.bucket.stop]
         return [self.span(end, start) for end, start in zip(ends, starts, strict=True) if end < start]

@@ -1,4 +1,4 @@
-"""Weights of which a rank keeps its own part (ZeRO stage 3): whole in a slot while their cell is at work, then freed.
+"""Weights of which a rank keeps its own part (ZeRO stage 3), gathered into a slot for their cell.
 
 `zero.py` has the life of a slot, and when it changes state.
 """
@@ -25,7 +25,7 @@ a script computes from it and assigns can be told from it, too."""
 
 
 class WeightSlot:
-    """A slot's memory, in which buckets of weights lie in turns, and the bucket that is in it or on its way there;
+    """A slot's memory, for one bucket of weights at a time, and `bucket`, the one that is in it or on its way there;
     None: the slot is empty."""
 
     def __init__(self, memory: Tensor) -> None:
@@ -41,7 +41,8 @@ class WeightSlot:
         kernels.fill_(self.memory, NOT_HERE)
 
     def check(self) -> None:
-        """Raise ValueError if somebody wrote values into the slot while it was empty: they would be lost."""
+        """Raise ValueError if the slot is empty, but has other values than NOT_HERE, which somebody wrote there: they
+        would be lost."""
         if self.bucket is None and not self._is_empty():
             raise ValueError(
                 "parameters: some were assigned values, of which nothing is kept, because with --zero-stage 3 a rank "
@@ -57,8 +58,8 @@ class WeightSlot:
 
 
 class GatheredBucket:
-    """The parameters of one cell in one buffer, gathered into a slot from the ranks' parts. The part that the rank
-    keeps may lie in host memory: it is then copied into the slot first.
+    """The parameters of one cell in one buffer, gathered into a slot from the ranks' parts. On another device than
+    a CPU the part that the rank keeps may lie in host memory: it is then copied into the slot first.
 
     Args:
         entries: those of the whole buffer; the bucket takes the ones that lie in it.
@@ -99,7 +100,8 @@ class GatheredBucket:
             parameter.meta.kept = Stretch.of(entry, run), self._kept.span(*run)
 
     def need(self) -> None:
-        """Bring the bucket's whole weights into the slot and wait for them; all ranks of the group call this."""
+        """Bring the bucket's whole weights into the slot, unless they are there, and wait for them; all ranks of the
+        group call this. Raises ValueError as `arrive`."""
         self.arrive()
         self.wait()
 

@@ -1,9 +1,9 @@
 """Collectives of buckets in time: sums of gradients during the backward, gathers of parameters during the forward.
 
-A bucket's sum starts in the last micro-batch's backward, when the last of its cells is complete. Its gather starts
-after the update and is waited for by the first cell that needs its parameters. At the edges of layers, and after each
-weight gradient, a computing rank lets the collectives that are under way go on. All ranks start the same collectives in
-the same order, the model's.
+A bucket's sum starts in the last micro-batch's backward, when its cells and those of the buckets before it are
+complete, at the latest at the end of that backward. Its gather starts after the update and is waited for by the first
+cell that needs its parameters (`OverlappedGathers`). Between layers, and after weight gradients, a computing rank lets
+the collectives that are under way go on. All ranks of a group start its collectives in the same order.
 """
 
 from collections import defaultdict
@@ -65,8 +65,7 @@ class _ChunkSums:
 class OverlappedGathers:
     """Waits, where a cell needs them, for parameters that are gathered after the update, instead of right after it.
 
-    Buckets with parameters of no observed cell, or of several chunks, are waited for by `finish_others`: nobody tells
-    when they are needed, since a script may run their chunk by itself.
+    Buckets with parameters of no observed cell, or of several chunks, are waited for by `finish_others`.
     """
 
     def __init__(self, buckets: Sequence[ParamAndGradBucket]) -> None:
@@ -84,7 +83,7 @@ class OverlappedGathers:
         self._others = [bucket for bucket in buckets if bucket not in waited_for]
 
     def finish_others(self) -> None:
-        """Wait for the buckets that no cell will wait for."""
+        """Wait for the gathers of the buckets that no cell will wait for."""
         for bucket in self._others:
             bucket.finish_param_sync()
 

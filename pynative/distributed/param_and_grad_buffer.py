@@ -100,8 +100,8 @@ class ParamAndGradBuffer:
         return of_parameters, of_gradients
 
     def check_memory(self) -> None:
-        """Raise ValueError, which names the parameter, if one is no longer in the buffer, and so would not be
-        trained."""
+        """Raise ValueError, which names the parameter, if one no longer has the memory that it was given, in the buffer
+        or in a slot, and so would not be trained."""
         for (entry, parameter), address in zip(self.entries, self._addresses, strict=True):
             if parameter.data_ptr() != address:
                 raise ValueError(
@@ -120,12 +120,12 @@ def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> So
 
 
 class ParamAndGradBuffers:
-    """All flat buffers of a model, one for each parameter type, gradient type and group of replicas. Raises ValueError
+    """All flat buffers of a model, one for each parameter type and kind of the replicas' group. Raises ValueError
     for a parameter of which --zero-stage 3 of an earlier optimizer keeps only a part, and as `plan_buffers`.
 
     Args:
-        keys: one for each parameter; no bucket has parameters with different keys. None: those that the configuration's
-            ZeRO stage and overlap need.
+        keys: one for each parameter; no bucket has parameters with different keys, and with ZeRO stage 2 or 3 cells
+            must have different ones. None: those that the configuration's ZeRO stage and overlap need.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ParamAndGradBuffers:
         """(Entry of its buffer's plan, parameter) of every parameter, buffer after buffer."""
         self._turn, self._is_checked = Turn(), False
         self.buckets = self._make_buckets()
-        """The buckets in the order in which their gradients are complete: the model's last parameters first."""
+        """The buckets, buffer after buffer; in each buffer those of the model's last parameters first."""
         sums = other_sums(self._plans, parallel_state.get_coordinates(), sharded=self.is_sharded)
         self._other_sums = [Transfer.of(one, self._buffers[one.buffer].gradients, "gradients") for one in sums]
         for _, parameter in self.entries:
@@ -227,8 +227,8 @@ class ParamAndGradBuffers:
     @classmethod
     def of(cls, parameters: Iterable[Parameter], gradient: GradientConfig) -> "ParamAndGradBuffers":
         """The buffers that these parameters are in; if none is in any, they are made by the configuration's section
-        `gradient`. Raises ValueError if only some are in the buffers, or others are in them, too; where they are made,
-        as the class."""
+        `gradient`. Raises ValueError if some are in buffers that have not exactly these parameters; where they are
+        made, as the class."""
         parameters = list(parameters)
         found = {id(buffers): buffers for buffers in (parameter.meta.buffers() for parameter in parameters) if buffers}
         if not found:
@@ -246,7 +246,7 @@ class ParamAndGradBuffers:
 
     @property
     def size(self) -> int:
-        """The number of elements of all buffers, padding included."""
+        """The number of elements of all buffers as planned, padding and other ranks' parts included."""
         return sum(buffer.plan.size for buffer in self)
 
     def buckets_of(self, module: nn.Cell) -> list[ParamAndGradBucket]:
@@ -268,15 +268,16 @@ class ParamAndGradBuffers:
             bucket.empty_gradients(factor_before_sum)
 
     def zero_unused_gradients(self) -> None:
-        """Write zeros as the gradients of parameters that no micro-batch reached, in place of the last step's."""
+        """Write zeros as the gradients that are marked as empty."""
         for bucket in self.buckets:
             bucket.zero_unused_gradients()
 
     def reduce_gradients(self) -> None:
-        """Make the gradients that this rank owns the sum over all ranks: over the data-parallel replicas, then partial
-        ones over their tensor-parallel or expert-tensor-parallel group, and those of an embedding that the first and
-        the last stage hold over these. Sums that were started before are only finished. Raises NonFiniteGradients where
-        a bucket is checked."""
+        """Make the gradients that this rank owns, once a step, the sum over all ranks: over the data-parallel replicas,
+        each times its `factor_before_sum`, then partial ones over their tensor-parallel or expert-tensor-parallel
+        group, and those of an embedding that the first and the last stage hold over these. Sums that were started
+        before are only finished. Raises NonFiniteGradients if those of a checked bucket were not finite on this
+        rank."""
         for bucket in self.buckets:
             bucket.start_grad_sync()
         for bucket in self.buckets:
@@ -286,8 +287,8 @@ class ParamAndGradBuffers:
         self.reduce_over_others()
 
     def reduce_over_others(self) -> None:
-        """Sum gradients over ranks other than the replicas (partial ones, those of an embedding that two stages hold),
-        once all buckets are summed."""
+        """Sum gradients over ranks other than the replicas (partial ones, those of an embedding that two stages hold).
+        Call it once a step, after all buckets were summed."""
         for one in self._other_sums:
             one.start().wait()
 
@@ -299,8 +300,8 @@ class ParamAndGradBuffers:
             Transfer.of(gather, self._buffers[gather.buffer].gradients, "gradients").start().wait()
 
     def start_param_sync(self) -> None:
-        """Start to gather the parameters, of which each rank has updated the part that it owns, the model's first ones
-        first; free the slots of weights, whose cells gather them later (ZeRO stage 3)."""
+        """Start to gather the parameters, of which each rank has updated the part that it owns, in each buffer the
+        model's first ones first; free the slots of weights, whose cells gather them later (ZeRO stage 3)."""
         for bucket in reversed(self.buckets):
             bucket.start_param_sync()
         for buffer in self:

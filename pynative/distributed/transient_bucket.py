@@ -1,5 +1,5 @@
 """A bucket whose gradients are whole for a moment only (ZeRO stage 2 and 3): its cell's backward writes them into a
-slot, and in every micro-batch they are summed from there into the part that the rank keeps."""
+slot, and after it, in every micro-batch, they are summed from there into the part that the rank keeps."""
 
 from collections.abc import Sequence
 
@@ -14,36 +14,37 @@ from pynative.memory import in_place
 
 
 class Turn:
-    """Lets one bucket's reduce-scatter be in flight at a time: while its gradients leave their slot, the next bucket's,
-    in another slot, are computed, and leave when the first have."""
+    """Lets one bucket's reduce-scatter be in flight at a time. While its gradients leave their slot, the next bucket's
+    can be computed in another slot; they leave when the first have."""
 
     def __init__(self) -> None:
         self._leaving: TransientBucket | None = None
 
     def take(self, bucket: "TransientBucket") -> None:
-        """Wait for the bucket that is leaving its slot, and note that `bucket` is the one that leaves now."""
+        """Wait for the bucket that is leaving its slot, as `finish` does, and note that `bucket` is the one that leaves
+        now."""
         self.finish()
         self._leaving = bucket
 
     def vacate(self, slot: int) -> None:
-        """Wait for the bucket that is leaving, if it leaves this slot."""
+        """Wait for the bucket that is leaving, as `finish` does, if its slot has this number, in whichever buffer."""
         if self._leaving is not None and self._leaving.slot == slot:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the bucket that is leaving, if there is one, and add its sum to what the rank keeps."""
+        """Wait for the bucket that is leaving, if there is one, and have it `collect` its sum."""
         leaving, self._leaving = self._leaving, None
         if leaving is not None:
             leaving.collect()
 
 
 class TransientBucket(ParamAndGradBucket):
-    """Parameters of one cell, whose gradients are summed over the replicas in every micro-batch.
+    """Parameters of one cell, whose gradients are reduce-scattered in every micro-batch that has a backward of it.
 
     Args:
         slot: the place in which the gradients are written.
         kept: the memory of the gradients that the rank keeps: of this bucket its own part.
-        turn: the Turn that all transient buckets of the rank share.
+        turn: the Turn that all transient buckets of the model's buffers share.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class TransientBucket(ParamAndGradBucket):
         self._was_started = self._has_sum = False
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
-        """Mark the gradients as empty: the first micro-batch's sum overwrites what is kept. factor_before_sum
+        """Mark the gradients as empty: the first sum that `collect` gets overwrites what is kept. factor_before_sum
         multiplies gradients before they are summed over the replicas."""
         super().empty_gradients(factor_before_sum)
         self._was_started = self._has_sum = False
@@ -79,8 +80,8 @@ class TransientBucket(ParamAndGradBucket):
             self.send()
 
     def send(self) -> None:
-        """Start the sum of a micro-batch's gradients over the replicas; zeros if this rank has none, because others may
-        have some."""
+        """Start the reduce-scatter of a micro-batch's gradients, once the bucket that is leaving has left; of zeros for
+        parameters without any on this rank, because others may have some."""
         self._was_started = self._grad_sync_is_due = True
         self._turn.take(self)
         for gap in self._padding:
@@ -90,7 +91,8 @@ class TransientBucket(ParamAndGradBucket):
             parameter.meta.main_grad_is_empty, parameter.meta.main_grad_is_final = True, False
 
     def collect(self) -> None:
-        """Wait for the micro-batch's sum over the replicas, and add this rank's part of it to what it keeps."""
+        """Wait for the micro-batch's reduce-scatter, and add this rank's part to what it keeps; the step's first one
+        overwrites that."""
         super().finish_grad_sync()
         if self._has_sum:
             kernels.add_(self._sum, self._own)
@@ -99,7 +101,8 @@ class TransientBucket(ParamAndGradBucket):
         self._has_sum = True
 
     def finish_grad_sync(self) -> None:
-        """Wait until the gradients that this rank owns are the sum over all micro-batches and replicas."""
+        """Wait until the gradients that this rank owns are the sum over all micro-batches and replicas. Call it once a
+        step, after `start_grad_sync`."""
         self._turn.finish()
         for one in self._over_instances:
             one.start().wait()

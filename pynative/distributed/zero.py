@@ -5,9 +5,9 @@ whole in a slot while it is at work (`parallel_core.buffers.slots` plans which o
 
 | a slot is | with weights (stage 3: `gathered_parameters.py`) | with gradients (stages 2, 3: `transient_bucket.py`) |
 |---|---|---|
-| empty | from the update (`WeightSlot.free`) to the first gather | before the cell's backward writes there |
-| arriving | before the cell's turn: `GatheredBucket.arrive`, while the cell before it is at work | never |
-| whole | from the cell's turn (`need`) to the next gather into the slot, or the update | in the cell's backward |
+| empty | from `WeightSlot.free`, as after the update, to the next gather | before the cell's backward writes there |
+| arriving | from `GatheredBucket.arrive`, at the cell's turn or at that of the cell before it | never |
+| whole | from the cell's turn (`need`) to another gather into the slot, or `free` | in the cell's backward |
 | leaving | never: the rank has kept its part | after it: `TransientBucket.send` to `collect`, one bucket at a time |
 """
 
@@ -26,7 +26,7 @@ from pynative.tape.layer_events import LayerEvents, after_weight_gradients
 
 class Cells:
     """The cells, such as layers, that `LayerEvents` observes in the chunks that the given parameters belong to,
-    numbered from 0 in the order of the model."""
+    numbered from 0: chunk after chunk as the parameters come, in a chunk in the model's order."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         found = (parameter.meta.layer_events for parameter in parameters)
@@ -80,8 +80,7 @@ class SendGradients:
 
 class FetchParameters:
     """Brings each cell's parameters into their slots before the cell works, and starts to bring those of the next cell,
-    once it is known which one that is, if their slot is another one; as long as the model exists, whose cells have no
-    weights otherwise."""
+    once it is known which one that is, if their slot is another one; it does so as long as the model exists."""
 
     fetches_ahead = True
 

@@ -1,5 +1,4 @@
-"""Generation of texts with a trained model and a key/value cache, on any layout without context parallelism and virtual
-stages."""
+"""Generation of texts with a trained model, on any layout without context parallelism and virtual stages."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

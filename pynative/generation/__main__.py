@@ -13,8 +13,8 @@ from pynative.generation.options import asked_of, configured, ends_of, parse, pr
 def run(argv: list[str] | None, program: str | None = None) -> None:
     """Print the continuations of the prompts that the command line gives, that of --prompt behind the prompt itself
     unless --chat or --json is given; with --chat and no prompt hold a chat. program: the command's name in its help;
-    None: that of `generate`. Raises ValueError for wrong options, most of them before MindSpore is imported; for some
-    the parser exits with 2."""
+    None: that of `generate`. Raises ValueError for wrong options, most of them before MindSpore is imported, and
+    OSError for a file that cannot be read; for some options the parser exits with 2."""
     options = parse(argv, program)
     prompts, asked = prompts_of(options), asked_of(options, frozenset())
     config = configured(options)

@@ -1,8 +1,8 @@
 """`python -m pynative.generation.checkpoint_logits --out FILE.npz --ids N,N,... DIR [DIR ...]`: a prompt's logits by
 each checkpoint's weights.
 
-Checkpoints of any tool, computed in float32 on this process alone. `parallel_core.checkpoint.convert`, which has no
-device, starts this to compare what it read with what it wrote.
+Checkpoints that `open_checkpoint` reads, computed in float32 on this process alone. `parallel_core.checkpoint.convert`,
+which has no device, starts this to compare what it read with what it wrote.
 """
 
 import sys
@@ -26,13 +26,15 @@ from pynative.transformer.gpt_model import GPTModel
 
 
 def config_in_float32(directory: Path) -> AllConfig:
-    """The configuration of a checkpoint's model, computed in float32. Raises ValueError if there is no checkpoint."""
+    """The configuration of a checkpoint's model, computed in float32. Raises ValueError if there is no checkpoint
+    or its content is wrong, OSError for a file that cannot be read."""
     return config_for_inference(open_checkpoint(directory, optimizer=False).manifest.config, dtype="float32")
 
 
 def logits_of(directory: Path, ids: Array) -> Array:
     """The float32 logits [b, s, v] of a checkpoint's model for `ids` [b, s]; v includes the vocabulary's padding.
-    `set_parallel_context` must have been called. Raises ValueError if the checkpoint cannot be read."""
+    `set_parallel_context` must have been called. Raises ValueError if the checkpoint is missing or damaged, OSError for
+    a file that cannot be read."""
     model = GPTModel(config_in_float32(directory).model_config, parallel_output=False)
     load_model(directory, model)
     model.set_train(False)
@@ -51,7 +53,7 @@ def _ids(text: str) -> Array:
 
 def main(argv: list[str] | None = None) -> int:
     """Write each folder's logits to the .npz file, as arr_0, arr_1, ... in the command line's order. Returns the exit
-    code: 0, or 1 after a printed error if one cannot be computed."""
+    code: 0, or 1 after a ValueError or OSError, which is printed; the parser exits with 2."""
     parser = command_line(__doc__, "python -m pynative.generation.checkpoint_logits")
     parser.add_argument("directories", nargs="+", type=Path, help="checkpoints")
     parser.add_argument("--out", type=Path, required=True, help="the .npz file that is written")

@@ -14,7 +14,8 @@ from pynative.transformer.gpt_model import GPTModel
 
 def filled(folder: Path, config: AllConfig) -> nn.Cell:
     """This rank's stage of the GPT that `config` describes, with the weights of the checkpoint `folder`. The
-    process groups must exist. Raises ValueError if the checkpoint is missing, damaged, or does not fit."""
+    process groups must exist; all ranks call this. Raises ValueError if the checkpoint is missing, damaged, or does not
+    fit, OSError for a file that cannot be opened."""
     stage, last = parallel_state.get_pipeline_model_parallel_rank(), config.parallel_config.pipeline_model_parallel_size
     model = GPTModel(config.model_config, pre_process=stage == 0, post_process=stage == last - 1)
     sizes = config.model_config
@@ -24,6 +25,6 @@ def filled(folder: Path, config: AllConfig) -> nn.Cell:
 
 def loaded(folder: Path, config: AllConfig) -> nn.Cell:
     """Prepare this process as a rank (`set_parallel_context`), and return its stage of the model with the checkpoint's
-    weights. Raises ValueError as `filled` does."""
+    weights. Raises as `filled` and `set_parallel_context` do."""
     set_parallel_context(config.parallel_config)
     return filled(folder, config)

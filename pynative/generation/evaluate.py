@@ -45,7 +45,8 @@ def parse(argv: list[str] | None, called: str | None = None) -> Namespace:
 
 def evaluate(options: Namespace) -> None:
     """Print the mean loss of the given answers and the share that the model generates exactly. Raises ValueError for
-    wrong options, files and folders, most of them before MindSpore is imported."""
+    wrong options, files and folders, most of them before MindSpore is imported, and OSError for a file that cannot be
+    opened."""
     if options.batch_size < 1:
         raise ConfigError([Finding("--batch-size", options.batch_size, "must be at least 1", "change it")])
     file = options.task_data_path

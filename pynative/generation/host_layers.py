@@ -1,8 +1,8 @@
 """Layers on plain arrays, on the host, for one new token of each text: they compute what the cells do, without a tensor
 for each operator, whose launch takes longer than most of them compute for a token.
 
-A cell that is not known here (experts, latent attention, adapters) is called as it is. b batch, h hidden, n heads, g
-key/value groups, d head size, r rotated channels of it.
+A cell that is not known here (such as experts, latent attention, adapters) is called as it is. b batch, h hidden, g
+key/value groups, d head size, v vocabulary.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def array(parameter: Tensor | None) -> Array | None:
 
 
 def norm(cell: nn.Cell | None) -> Part | None:
-    """A function that norms an array over its last axis as the cell does; None for None."""
+    """A function that norms an array over its last axis as the cell, a LayerNorm or RMSNorm, does; None for None."""
     if cell is None:
         return None
     scale, epsilon = array_of(cell.weight) + np.float32(cell.zero_centered), np.float32(cell.epsilon)
@@ -59,7 +59,8 @@ def norm(cell: nn.Cell | None) -> Part | None:
 
 
 def embedding(cell: Embedding) -> Callable[[Array, Array], Array]:
-    """A function (tokens [b], positions [b]) -> [b, h] that embeds as the cell does."""
+    """A function (tokens [b], positions [b]) -> [b, h] that embeds as the cell does on one tensor-parallel rank,
+    outside of training."""
     words, normed, scale = array_of(cell.word_embeddings.weight), norm(cell.norm), np.float32(cell.scale)
     places = None if cell.position_embeddings is None else array_of(cell.position_embeddings.weight)
 
@@ -93,8 +94,7 @@ class Turned:
 
 
 class Step:
-    """The values that all layers share in a forward of new tokens: biases of scores, and rotary embeddings, each
-    computed once."""
+    """The values that layers share in a forward of new tokens: biases of scores, and rotary embeddings."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache, self.texts = cache, np.arange(len(cache.lengths))
@@ -103,8 +103,8 @@ class Step:
 
     def bias(self, layer: int, rule: AttentionRule, heads: int) -> Array | None:
         """The terms that are added to scores of the layer of this number, float32 [b, 1 or heads, slots in use]: the
-        model's bias, and -inf for keys that a query does not see; None where all are 0. Computed once for layers with
-        equally many slots and the same rule."""
+        model's bias, and -inf for keys that a query does not see; None without such a bias if every key is seen.
+        Computed once for layers with equally many slots and the same rule."""
         key = self.cache.layers[layer].slots, rule
         if key not in self._biases:
             self._biases[key] = bias_of(self.cache.ages(layer), rule, heads)
@@ -119,7 +119,7 @@ class Step:
 
 class Decoder:
     """The layers of a stage on arrays, for one new token of each text. It computes models for which `can` is true, with
-    tensor-parallel size 1; the cache already holds the earlier tokens."""
+    tensor-parallel size 1 and a float32 residual; the cache already holds the earlier tokens."""
 
     def __init__(self, model: nn.Cell, cache: Cache) -> None:
         self.cache, self.model = cache, model

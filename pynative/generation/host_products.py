@@ -1,8 +1,8 @@
 """Products of a weight with a few columns on the host, which cost mostly the reading of the weight.
 
-The engine has the weight as the left operand, whose rows it reads where they lie; OpenBLAS copies it first. Threads
-share out its rows. Milliseconds for 1376 outputs and 512 inputs on AMD family 25 model 1, by one thread: of 1 column
-0.22, of 8 columns 0.34, and 0.68 by BLAS.
+oneDNN has the weight as the left operand, whose rows it reads where they lie; OpenBLAS copies it first. Threads share
+out the rows of one of SHARED_BYTES or more. Milliseconds for 1376 outputs and 512 inputs on AMD family 25 model 1, by
+one thread: of 1 column 0.22, of 8 columns 0.34, and 0.68 by BLAS.
 
 A thread is given a prepared product, and nothing else: calls of numpy release the GIL, and threads that want it back at
 once sleep and are woken again and again, which took twice the time.
@@ -20,8 +20,8 @@ it."""
 
 
 def shared(units: int, size: int, least: int) -> Spans:
-    """The spans into which threads share `units` of work: at most one for each thread if `size` bytes are at least
-    `least`, else one."""
+    """The spans into which threads share `units` of work, at least 1: at most one for each thread if `size` bytes are
+    at least `least`, else one."""
     return spans(units, -(-units // (thread_count() if size >= least else 1)))
 
 
@@ -30,7 +30,7 @@ class Product:
 
     Args:
         weight: [o, i], read in place.
-        bias: [o].
+        bias: [o]; None: there is none.
         columns: b.
     """
 

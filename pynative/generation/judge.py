@@ -18,7 +18,8 @@ from pynative.generation.texts import Text, generate_texts
 @dataclass(frozen=True)
 class Given:
     """A model's result on one question of the file: the mean loss of the given answer's `tokens` tokens, whether the
-    model's greedy continuation is that answer, and the text of the continuation. `line` is the question's, from 1."""
+    model's greedy continuation is that answer (see `Judge`), and the text of the continuation. `line` is the number of
+    the question's line in the file, from 1."""
 
     line: int
     loss: float
@@ -34,7 +35,8 @@ class Judge:
     """A model whose answers to questions are compared with given ones.
 
     Args:
-        ends: ids that end an answer; if there are none, as many generated tokens as the answer has are compared.
+        ends: ids that end an answer, of which only the part before the first such id is compared; if there are none, as
+            many generated tokens as the answer has are compared.
 
     A match is exact if the ids are the same, or the words but for blanks around them.
     """
@@ -43,7 +45,7 @@ class Judge:
         self.model, self.tokenizer, self.ends = model, tokenizer, ends
 
     def judged(self, tasks: Sequence[Task], batch_size: int) -> list[Given]:
-        """The results on all tasks, in their order; `batch_size` tasks are computed at a time."""
+        """The results on all tasks, in their order; at most `batch_size` tasks are computed at a time."""
         batches = (tasks[first : first + batch_size] for first in range(0, len(tasks), batch_size))
         return [one for batch in batches for one in self._judged_at_once(batch)]
 

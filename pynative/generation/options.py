@@ -67,7 +67,7 @@ def parse(argv: list[str] | None, called: str | None = None) -> argparse.Namespa
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that `configured` reads besides --load."""
+    """Add the flags that `configured` reads besides --load, and flags of tokenizers that have no effect."""
     for flag in LAYOUT:
         parser.add_argument(flag, type=int, default=1, help="as in training; msrun starts the ranks")
     types = ("float32", "bfloat16", "float16")
@@ -86,9 +86,10 @@ def _value(options: argparse.Namespace, flag: str) -> Any:
 
 
 def configured(options: argparse.Namespace) -> AllConfig:
-    """The configuration of this rank: the checkpoint's, with the layout, type (float32 on a CPU without --dtype) and
-    device of the flags, and with the tokenizer that flags name, else that of a HuggingFace folder which has one, else
-    the checkpoint's. Raises ValueError if there is no checkpoint, or if flags and model do not fit."""
+    """The configuration for inference of this rank: the checkpoint's, with the layout, type (float32 on a CPU without
+    --dtype), device and threads of the flags, and with the options of `tokenizer_of` in place of the checkpoint's.
+    Raises ValueError if there is no checkpoint, or if flags and model do not fit, OSError if another tool's file cannot
+    be read."""
     dtype = options.dtype or ("float32" if is_on_cpu(options.device_target) else None)
     layout = {flag[2:].replace("-", "_"): _value(options, flag) for flag in LAYOUT}
     process = {"device_target": options.device_target, "threads": options.threads}
@@ -103,8 +104,10 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 
 def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Options of the data section for the tokenizer that flags name, else for that of a HuggingFace folder; without
-    either none is named. The entry "tokenizer" has the tokenizer's own settings that flags give."""
+    """Options of the data section: those of TOKENIZER that flags give, with --patch-tokenizer-type for the HuggingFace
+    tokenizer of --tokenizer-model or --load; without these flags those for the tokenizer in the folder --load, if it
+    has one. The entry "tokenizer" has the tokenizer's own settings that flags give. Raises ValueError for a damaged
+    file of that folder's tokenizer."""
     named = _given(options, TOKENIZER)
     if options.patch_tokenizer_type is not None:
         named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
@@ -119,7 +122,7 @@ def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
 
 def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
     """The way in which each prompt is continued, from the options; ends: ids that end a text. Raises ConfigError for
-    values out of range and an empty stop word."""
+    values out of range (--batch-size, too) and an empty stop word."""
     counts = ("--max-new-tokens", "--batch-size")
     found = [
         Finding(flag, _value(options, flag), "must be at least 1", "change it")
@@ -136,7 +139,8 @@ def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
 
 def prompts_of(options: argparse.Namespace) -> list[Prompt]:
     """The prompts that the command line gives; without any an empty list for an interactive chat (--chat in one process
-    and without --json), else ConfigError is raised, as for a file of prompts that cannot be read."""
+    and without --json), else ConfigError is raised, as for a file of prompts that cannot be read, has a wrong line or
+    has no prompt."""
     if options.prompts is not None:
         return read_prompts(options.prompts)
     if options.prompt is not None:
@@ -149,9 +153,9 @@ def prompts_of(options: argparse.Namespace) -> list[Prompt]:
 
 
 def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
-    """The chat template of --prompt-type; None without it, or for the tokenizer's own. Raises ValueError for an unknown
-    or damaged template, for one that does not suit the tokenizer, and with --prompt but without --chat: then the prompt
-    is no message."""
+    """The chat template of --prompt-type; None without it, or for the tokenizer's own. Its stop words are added to the
+    tokenizer. Raises ValueError for an unknown or damaged template, for one that does not suit the tokenizer, and for
+    --prompt-type beside --prompt without --chat: then the prompt is no message."""
     if options.prompt_type is None:
         return None
     if options.prompt is not None and not options.chat:
@@ -163,7 +167,8 @@ def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Ch
 
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
     """The ids that end a text: the tokenizer's end of document, and those in the generation_config.json of `folder` and
-    in that of the tokenizer's folder, where there are such files; empty without a tokenizer."""
+    in that of the tokenizer's folder, where there are such files; empty if `config` names no tokenizer. Raises
+    ValueError for such a file that is no JSON."""
     data = config.dataset_config
     if not data.tokenizer_type:
         return frozenset()
@@ -178,8 +183,9 @@ def config_of(
     """The configuration for inference of the model in a checkpoint of any tool, and of its tokenizer.
 
     dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
-    that replace the checkpoint's. parallel: options of ParallelConfig. Raises ValueError if there is no checkpoint, or
-    if the options do not fit the model.
+    that replace the checkpoint's, one by one; so do those in its entry "tokenizer". parallel: options of
+    ParallelConfig. Raises ValueError if there is no checkpoint, or if the options do not fit the model, OSError if
+    another tool's file cannot be read.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
     data, given = sections.get("dataset_config", {}), tokenizer or {}

@@ -15,7 +15,7 @@ from pynative.generation.texts import Decoded, Text, generate_texts
 
 
 class Session:
-    """A model with its tokenizer, the way in which texts are continued, and the words that end one."""
+    """A model with its tokenizer and chat template, the way in which texts are continued, and words that end one."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Session:
             print(words, end="", flush=True)
 
     def stream(self, prompt: Prompt) -> str:
-        """Write a prompt's continuation while it is generated, and return its words."""
+        """Write a prompt's continuation while it is generated, and behind it a line feed; return its words."""
         decoded = Decoded(self.tokenizer, self.stops, self.write)
         tokens = prompt.tokens(self.tokenizer, self.template)
         (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over)
@@ -44,14 +44,14 @@ class Session:
         return words
 
     def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
-        """For each prompt (token ids) of a batch its continuation and the words of that."""
+        """For each prompt (token ids) of a batch, of at least one, its continuation and the words of that."""
         decoded = Decoded(self.tokenizer, self.stops)
         texts = generate_texts(self.model, prompts, self.asked, decoded.is_over)
         return [(text, decoded.finish(text)) for text in texts]
 
     def chat(self) -> None:
-        """Answer lines from standard input, each in the context of the earlier ones, until the input ends; blank lines
-        are passed over."""
+        """Answer lines from standard input, each in the context of the earlier ones and their answers, until the input
+        ends; blank lines are passed over."""
         messages: list[dict[str, str]] = []
         while True:
             self.write("> ")
@@ -64,8 +64,8 @@ class Session:
                 messages.append({"role": "assistant", "content": answer})
 
     def write_batches(self, prompts: Sequence[Sequence[int]], size: int, as_json: bool) -> None:
-        """Write a line for each prompt's continuation, its words or JSON with ids, words and log probabilities; `size`
-        prompts are computed at a time."""
+        """Write each prompt's continuation and a line feed: its words, which may be several lines, or if `as_json` a
+        line of JSON with ids, words and log probabilities. At most `size` prompts are computed at a time."""
         for start in range(0, len(prompts), size):
             for text, words in self.continued(prompts[start : start + size]):
                 self.write(_line(text, words, as_json))

@@ -44,9 +44,9 @@ def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int)
 
 
 def check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
-    """Raise ValueError if ranks that compute a batch together were given different arguments `asked`: with expert
-    parallelism or ZeRO stage 3 all ranks, else those of one tensor- and pipeline-parallel copy of the model. All of
-    them call this."""
+    """Raise ValueError if ranks that compute a batch together were given arguments `asked` of different `repr`: with
+    expert parallelism or ZeRO stage 3 all ranks, else those of one tensor- and pipeline-parallel copy of the model. All
+    of them call this."""
     gathers_weights = any(parameter.meta.is_cut for parameter in model.trainable_params())
     if gathers_weights or parallel_state.get_expert_model_parallel_world_size() > 1:
         group = parallel_state.get_world_group()
@@ -67,12 +67,13 @@ class Text:
 
     prompt: list[int]
     new: list[int] = field(default_factory=list)
-    """The ids of the continuation; the one that ends a document is left out."""
+    """The ids of the continuation; one that ends a text (`Asked.ends`) is left out."""
     logprobs: list[float] = field(default_factory=list)
     """Natural logarithm of the probability of each id in `new`, by the model's logits alone, without the sampling
     options."""
     is_over: bool = False
-    """Whether the text is complete: no more tokens follow."""
+    """Whether an end has come: an id of `Asked.ends`, or the caller's `is_over`. A text that has as many tokens as are
+    asked for may be without."""
 
     @property
     def ids(self) -> list[int]:
@@ -114,15 +115,15 @@ def generate_texts(
     is_over: IsOver = lambda text: False,
     record: RoutingRecord | None = None,
 ) -> list[Text]:
-    """Continue prompts of any lengths as one batch. A continuation does not depend on the other prompts' tokens, except
-    under rotary scaling of type longrope, whose frequencies follow the longest text; random draws depend on the seed
-    and on a prompt's place in the batch.
+    """Continue prompts of any lengths as one batch. But for rounding, a continuation does not depend on the other
+    prompts' tokens, except under rotary scaling of type longrope, whose frequencies follow the longest text; random
+    draws depend on the seed and on a prompt's place in the batch.
 
     The model is a GPTModel, or this rank's stage of one, and sees the last --seq-length tokens. Ranks that compute
     together call this with the same arguments and get the same: those of one tensor- and pipeline-parallel copy of the
     model and, with expert parallelism or ZeRO stage 3, all; other replicas may ask for other texts. is_over: called
-    with each text whenever it gets a token, on all ranks. record: is given the experts that each token goes to. Raises
-    ValueError on all of them where ranks that compute together differ, and for what `check` refuses.
+    with each text whenever it gets a token, on all ranks. record: is given the experts that tokens go to. Raises
+    ValueError where prompts or `asked` of ranks that compute together differ, and for what `check` refuses.
     """
     check(model, prompts, asked.max_new_tokens)
     texts = [Text(list(prompt)) for prompt in prompts]
@@ -142,8 +143,8 @@ def generate_texts(
 
 @contextmanager
 def inference(model: nn.Cell) -> Iterator[None]:
-    """Context in which the model is not in training and the tape records nothing; at its end the model gets its earlier
-    mode (training or not) and the tape its earlier setting."""
+    """Context in which the model is not in training and the tape records nothing; at its end the model, with all of its
+    cells, gets its earlier mode (training or not) and the tape its earlier setting."""
     was_training = model.training
     model.set_train(False)
     try:
@@ -188,7 +189,8 @@ class Decoded:
 
     Args:
         stops: words that end a text; they and what follows them are left out.
-        write: called with each piece of the text as soon as later tokens cannot change it; for one text at a time.
+        write: called with each new piece of the text; incomplete characters at its end, and the beginning of a stop
+            word, wait for later tokens. For one text at a time.
     """
 
     def __init__(
@@ -198,8 +200,8 @@ class Decoded:
         self._written = 0
 
     def is_over(self, text: Text) -> bool:
-        """Whether a stop word is in the words of a text that has just got a token; words that no later token changes
-        are written."""
+        """Whether a stop word is in the words of a text that has just got a token; its new words are written, but for
+        those that `write` leaves to later tokens."""
         if not self.stops and self._write is None:
             return False
         words = self.tokenizer.detokenize(text.new)
@@ -209,8 +211,8 @@ class Decoded:
         return end is not None
 
     def finish(self, text: Text) -> str:
-        """The words of a complete text, up to a stop word; those not written yet are written. Ids all of whose words
-        lie in the stop word or behind it are removed from `text`."""
+        """The words of a complete text, up to the first stop word; those not written yet are written. Then ids at
+        the end of `text` that add no words before the stop word are removed, with their logprobs."""
         words = self.tokenizer.detokenize(text.new)
         end = self._end(words)
         if end is not None:
@@ -227,8 +229,8 @@ class Decoded:
         return min((place for stop in self.stops if (place := words.find(stop)) >= 0), default=None)
 
     def _certain(self, words: str) -> int:
-        """The length of the part of the words that no later token changes, and that is not the beginning of a stop
-        word."""
+        """The length of the words without incomplete characters at their end, and without the beginning of a stop
+        word there."""
         words = words.rstrip(INCOMPLETE)
         held = (n for stop in self.stops for n in range(len(stop) - 1, 0, -1) if words.endswith(stop[:n]))
         return len(words) - max(held, default=0)

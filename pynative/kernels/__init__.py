@@ -1,10 +1,9 @@
 # ruff: noqa: F403 - the names are what the engine calls as `kernels.linear_forward(...)`.
 """Kernels: the operators that a GPT model is made of, one name each, several implementations.
 
-`host` computes with oneDNN or numpy inside `autograd.Function` (the default on a CPU), `ops` with MindSpore operators;
-on an Ascend the fused ones of `ascend` go before those of `ops`. `use` selects for the whole process, like a device: it
-is a property of the hardware, not of a model. `contract` says what an operator is, `selection.py` which function serves
-it.
+`host` computes with oneDNN or numpy (the default on a CPU), `ops` with MindSpore operators; on an Ascend the fused ones
+of `ascend` go before those of `ops`. `use` selects for the whole process, like a device: it is a property of the
+hardware, not of a model. `contract` says what an operator is, `selection.py` which function serves it.
 
 `kernels.linear_forward` is the selected implementation itself: a call costs what a call of a function costs. Names are
 therefore looked up in this module when they are called; `from pynative.kernels import linear_forward` would keep one
@@ -39,9 +38,10 @@ _selected: str
 
 
 def use(implementation: str | None = None, threads: int | None = None, fused: FusedOperators = NOTHING_FUSED) -> None:
-    """Select the implementation for this process, and set the process up for it; call it before any operator.
+    """Select the implementation for this process, and set up threads, BLAS and memory for operators on a CPU; call it
+    before any operator.
 
-    Without a call operators are the host's, on one thread, and the process's BLAS and memory are as they were.
+    Without a call operators are the host's, their rows not split over threads, and BLAS and memory are as they were.
 
     implementation: "host", "ops", or None for the device's own: host on a CPU, ops on an Ascend.
     threads: CPU threads that host kernels use, the calling one included (None: 1).
@@ -56,7 +56,8 @@ def use(implementation: str | None = None, threads: int | None = None, fused: Fu
 
 @contextmanager
 def on_host() -> Iterator[None]:
-    """Use the host's operators, for tensors in the host's memory, within the block, whichever are selected."""
+    """Use the host's operators, for tensors in the host's memory, within the block, whichever are selected; `active`
+    keeps its value."""
     selected = {name: globals()[name] for name in CONTRACT}
     globals().update(selection.merged(selection.STACKS["host", "CPU"].tables(NOTHING_FUSED)))
     try:
@@ -77,7 +78,7 @@ def watched(watch: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> I
 
 
 def active() -> str:
-    """Name of the selected implementation, "host" or "ops"."""
+    """Name of the implementation that `use` selected, "host" or "ops"; "host" before a call."""
     return _selected
 
 

@@ -3,8 +3,7 @@
 Attention over a whole sequence is one block. If keys arrive in chunks, each chunk makes a block, and blocks
 are put together by what every row keeps: its output, a number m and 1/l, l = sum exp(score - m) (the online softmax of
 Milakov & Gimelshein, 2018, where m is the row's largest score; any m serves that keeps l in range). m and l apart, not
-log l + m: a row that is masked everywhere has m = -10000, beside which log l would lose all but three digits in
-float32.
+log l + m: a row that is masked everywhere has m = -10000, beside which log l would keep but three decimals in float32.
 """
 
 from dataclasses import dataclass
@@ -30,7 +29,8 @@ class LargestScores(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRule:
-    """The rule of an attention: everything that decides about a sequence's scores besides its queries and keys."""
+    """The rule of an attention: how a sequence's scores follow from queries and keys, and the dropout of its
+    probabilities."""
 
     scale: float
     causal: bool = True
@@ -48,7 +48,7 @@ class AttentionRule:
     dropout_rate: float = 0.0
     dropout_key: Key = ()
     head_offset: int = 0
-    """Number of the first head among all ranks' heads, for dropout and ALiBi."""
+    """Number of the first head among all ranks' heads, for dropout, ALiBi and `largest`."""
     chosen: Tensor | None = None
     """Int32 [b, s, k]: for each query the positions of the keys that it sees, -1 in the place of none; None: all keys.
     A block's queries have the last rows."""
@@ -86,7 +86,7 @@ class Scores(AttentionRule):
 
     @classmethod
     def whole(cls, rule: AttentionRule, q: Tensor, k: Tensor) -> "Scores":
-        """The block of all queries q [s, ...] with all keys k [s', ...]."""
+        """The block of all queries q [s, ...] with all keys k [s', ...], at positions from 0 on."""
         return cls.of(rule, (range(len(q)),), (range(len(k)),), len(k))
 
     @property
@@ -133,8 +133,9 @@ class Scores(AttentionRule):
         return sum(map(len, self.key_positions))
 
     def dropout_mask(self, batch: int, head: int, rows: slice) -> Array | None:
-        """The mask [rows, keys] that probabilities are multiplied by, float32, 0 or 1 / (1 - rate), for the entry
-        `batch` and this rank's head number `head`; rows: of the block's queries. None without dropout."""
+        """The mask [rows, keys] that probabilities are multiplied by, float32, 0 or 1 / (1 - rate), the rate rounded to
+        1/65536, for the entry `batch` and this rank's head number `head`, from 0; rows: of the block's queries, with
+        start and stop. None without dropout. Raises ValueError for a rate outside of [0, 1)."""
         if not self.dropout_rate:
             return None
         shape, head = (self.seq_length, self.seq_length), head + self.head_offset
@@ -152,7 +153,8 @@ def _joined(arrays: list[Array], axis: int) -> Array:
 
 class Partial(NamedTuple):
     """Attention of queries over the keys seen so far, with what is needed to add more keys: for each row a number m
-    (`maximum`), and 1/l, l the sum of exp(score - m) over these keys. All float32."""
+    (`maximum`), and 1/l, l the sum of exp(score - m) over these keys, after `with_sinks` over the sink, too. All
+    float32. A row without keys has numbers that count for nothing beside others."""
 
     out: Tensor
     """The output [s, b, n * e] over these keys."""

@@ -1,8 +1,9 @@
 """Dropout masks from a generator that can start anywhere (PCG64 DXSM, O'Neill 2014), the same for every implementation.
 
-A mask is a function of (key, position): backward makes it again instead of storing it, and any block of rows can be
-made alone, by any thread and by any rank that has a shard of the sequence. 16 random bits decide about an element, so
-a rate is a multiple of 1/65536. An element takes 0.6 ns; of numpy's generators Philox (1.4 ns) can start anywhere too.
+A row of a mask follows from key, rate, width and the row's number alone: a backward can make it again instead of
+storing it, and any block of rows can be made by itself, by any thread and by any rank that has a shard of the sequence.
+16 random bits decide about an element, so a rate is rounded to a multiple of 1/65536. An element takes 0.6 ns; with
+Philox, which can start anywhere too, it took 1.4 ns.
 """
 
 import math
@@ -33,7 +34,8 @@ def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | No
     """Float32 mask of `shape`: 0 where dropped, else 1 / (1 - rate), so that x * mask keeps x's expectation; the rate
     is that of `quantized_rate`, which raises ValueError for one outside of [0, 1).
 
-    `rows` selects some of the mask's rows (all leading axes counted as one); the result is then [rows, last axis].
+    rows: a slice without a step of the mask's rows, all leading axes counted as one; the result is then [rows, last
+    axis].
     """
     first, stop, _ = (rows or slice(None)).indices(math.prod(shape[:-1]))
     mask = np.empty((stop - first, shape[-1]), np.float32)
@@ -54,12 +56,12 @@ def _fill(mask: Array, key: Key, first: int, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of one tensor [s, ..., h]: `positions` are those of its first axis in the sequence; None: 0 to s -
-    1."""
+    """The dropout of one tensor [s, ..., h]: its rate, its key, and the sequence positions of its first axis."""
 
     rate: float
     key: Key
     positions: Rows | None = None
+    """Positions of the first axis in the sequence, in its order; None or no range: 0 to s - 1."""
 
     def mask(self, shape: tuple[int, ...]) -> Array:
         """The mask of a tensor of this shape, float32. Raises ValueError as `rows` does."""
@@ -67,7 +69,8 @@ class Dropout:
 
     def rows(self, shape: tuple[int, ...], start: int, stop: int) -> Array:
         """The rows start..stop-1, [stop - start, h], of the mask of a tensor of this shape, all leading axes counted as
-        one. Raises ValueError for a rate outside of [0, 1), or if `positions` are not as many as the first axis has."""
+        one. Raises ValueError for a rate outside of [0, 1), or if given `positions` are not as many as the first axis
+        has."""
         mask = np.empty((stop - start, shape[-1]), np.float32)
         per_position = math.prod(shape[1:-1])
         rate, before = quantized_rate(self.rate), 0
@@ -90,6 +93,7 @@ class Dropout:
 def attention_dropout_mask(
     key: Key, batch: int, head: int, shape: tuple[int, int], rate: float, rows: slice | None = None
 ) -> Array:
-    """The mask of one head's probabilities, float32 [s, s'], 0 or 1 / (1 - rate), or its `rows`; `head` counts over all
-    ranks, so cutting heads changes nothing. batch: entry of the batch."""
+    """The mask of one head's probabilities, float32 [s, s'] of 0 and 1 / (1 - rate), or its `rows`: that of
+    `dropout_mask` with the entry `batch` of the batch and `head` appended to the key. head: its number among all ranks'
+    heads."""
     return dropout_mask((*key, batch, head), shape, rate, rows)

@@ -1,8 +1,8 @@
 """The choice of the function of an operator: ordered stacks of layers of implementations, the first layer that has it
 wins.
 
-A layer is a module with a table `OPERATORS`. It may have a function `forms(input_layout)` too, a table of operators
-that flags switch on: fused kernels of a device, or on a CPU forms that keep little memory.
+A layer is a module with a table `OPERATORS`. It may have a function `forms(input_layout)` too, which returns a table of
+operators that flags switch on: fused kernels of a device, or on a CPU forms that keep little memory.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ STACKS: dict[tuple[str, str], Stack] = {
 
 def implementation_on(device: str, wanted: str | None) -> str:
     """The implementation `wanted` on a device ("CPU", "Ascend"), or the device's default for None. Raises ValueError if
-    it has none of that name."""
+    it has none of that name, or none at all."""
     offered = [name for name, target in STACKS if target == device]
     chosen = wanted or next(iter(offered), "none")
     if chosen not in offered:

@@ -30,8 +30,8 @@ def array_type(dtype: mindspore.Type) -> np.dtype[Any]:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The values of a host tensor as an array over its own memory, to be read only. A view with gaps, an
-    empty tensor, and a type beside bool, int32, int64 and the floating-point ones go to `asnumpy`, which takes four
+    """The values of a host tensor as an array over its own memory, which callers only read. A tensor that is
+    not contiguous or is empty, and one of a type that `array_type` does not know, go to `asnumpy`, which takes four
     times as long, and may copy."""
     dtype = _TYPES.get(id(tensor.dtype))
     if dtype is None or not tensor.is_contiguous() or not tensor.size:
@@ -42,8 +42,8 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def writable(tensor: Tensor) -> Array:
-    """An array over the tensor's own memory, to be written. Raises ValueError for a view with gaps, of which MindSpore
-    gives only a copy."""
+    """An array over the tensor's own memory, to be written. Raises ValueError where MindSpore gives only a copy,
+    as of a tensor that is not contiguous."""
     array = array_of(tensor)
     if address_of(array) != tensor.data_ptr() and tensor.size:
         raise ValueError(

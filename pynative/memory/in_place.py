@@ -1,8 +1,8 @@
-"""Writing into a tensor's own memory, whatever the types of target and source.
+"""Writing into a tensor's own memory, whichever of float32, float16 and bfloat16 the types of target and source are.
 
-MindSpore's in-place methods silently do nothing on a CPU. Its `assign` and `assign_add` work in float32; in 16 bits a
-CPU refuses them or, adding float16, does nothing. Numpy writes into memory that is the host's, in a third of the time,
-and rounds once.
+MindSpore's in-place methods, such as `add_`, silently do nothing on a CPU. Its `assign` and `assign_add` work in
+float32; in 16 bits a CPU refuses them or, adding float16, does nothing. Numpy writes into memory that is the host's, in
+a third of the time, and rounds once.
 """
 
 import mindspore
@@ -14,7 +14,8 @@ from pynative.memory.rounding import put, widened
 
 
 def assign(target: Tensor, source: Tensor) -> None:
-    """Write `source` into `target`'s memory, rounded to its type. Shapes are equal."""
+    """Write `source` into `target`'s memory, rounded to its type. Both are float32, float16 or bfloat16, of one
+    shape."""
     memory = _host_memory(target)
     if memory is None:
         ops.assign(target, _as(_sent(source), target))
@@ -23,8 +24,8 @@ def assign(target: Tensor, source: Tensor) -> None:
 
 
 def assign_add(target: Tensor, source: Tensor) -> None:
-    """Add `source` to `target` in its memory. Shapes are equal. The sum is rounded to the target's type; on a device
-    `source` is rounded to it first."""
+    """Add `source` to `target` in its memory; both are float32, float16 or bfloat16, of one shape. The sum is rounded
+    to the target's type; in a device's memory `source` is rounded to it first."""
     memory = _host_memory(target)
     if memory is None:
         ops.assign_add(target, _as(source, target))

@@ -1,8 +1,9 @@
 """16-bit types on a CPU: values are widened to float32, computed with, and rounded once, to nearest even.
 
 A float32 array is used as it is, so these cost nothing where no 16-bit type is in play. Conversions of bfloat16 are
-oneDNN's, 0.1 ns an entry, or where that is missing numpy's on the bits, 0.2 ns to widen and 0.5 ns to round; numpy's
-registered cast takes 3.5 and 0.8 ns. A NaN stays one. oneDNN takes what lies below 2^-126 for 0.
+oneDNN's, 0.1 ns an entry, or of a small array, and where oneDNN has no fast one, numpy's on the bits, 0.2 ns to widen
+and 0.5 ns to round; numpy's registered cast takes 3.5 and 0.8 ns. A NaN stays one. oneDNN takes what lies below 2^-126
+for 0.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ FEW = 1 << 15
 
 
 def widened(array: Array) -> Array:
-    """The values as float32: the array itself when that is what it holds, else a copy."""
+    """The values as float32: the array itself if it has that type, else a copy."""
     if array.dtype == np.float32:
         return array
     out = np.empty(array.shape, np.float32)
@@ -105,7 +106,8 @@ def fill(out: Array, result: Array) -> None:
 
 
 def put(values: Array, out: Array, accumulate: bool) -> None:
-    """Write float32 values into `out`, or with `accumulate` add them to out's; rounded once to out's type."""
+    """Write float32 values into `out`, float32 or of 16 bits, or with `accumulate` add them to out's; rounded once
+    to out's type."""
     if not accumulate:
         convert(values, out)
     elif out.dtype == np.float32:

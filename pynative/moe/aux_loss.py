@@ -2,8 +2,8 @@
 (z-loss).
 
 They are attached to the logits (see `step_figures`). Loads count the tokens of a whole micro-batch, or of whole
-sequences, over the ranks that share them, or (global_aux_loss) the step's tokens so far on all replicas; each rank's
-part of the gradient is that of its own tokens. s sequence, b batch, E experts.
+sequences, over the ranks that share them, or (global_aux_loss) those of all replicas, as the mean over the step's
+micro-batches so far; each rank's part of the gradient is that of its own tokens. s sequence, b batch, E experts.
 """
 
 from collections.abc import Callable
@@ -37,8 +37,8 @@ class _Loss(NamedTuple):
     """The number of data-parallel replicas whose shares add up to the loss; 1: each replica has a loss of its own."""
 
     def value(self, sums: Tensor) -> float:
-        """This rank's share of the loss without its coefficient, times `replicas`. sums: the scores of this rank's
-        tokens summed over each sequence, [b, E]."""
+        """This rank's share of the loss without its coefficient, times `replicas`. sums: the normalized scores of this
+        rank's tokens summed over each sequence, [b, E]."""
         return float((sums.asnumpy() * self.weights).sum()) * self.replicas
 
 

@@ -1,4 +1,4 @@
-"""A rank's experts, computed one after the other, or all in one grouped operator.
+"""A rank's experts, computed one after the other, or all in grouped products.
 
 R rows of tokens, sorted by expert; h hidden size, f width of an expert, t' expert-tensor-parallel size.
 """
@@ -104,7 +104,7 @@ class Experts(nn.Cell):
     With expert tensor parallelism the result is an addend of the sum over the ranks that share the expert.
 
     Args:
-        num_local_experts: the number of this rank's experts; ValueError if it is not the configuration's.
+        num_local_experts: the number of this rank's experts; ValueError if by `submodules` it is another.
         submodules: their block, by default what the configuration says.
         recomputed: the parts of this cell that are recomputed in the backward, by default none.
     """

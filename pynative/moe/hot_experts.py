@@ -1,8 +1,9 @@
-"""Copies of the experts with most tokens on every expert-parallel rank, so that those tokens do not travel.
+"""Copies of the hot experts on every expert-parallel rank, so that their tokens do not travel. Hot are, at first, the
+experts of the lowest numbers, later those with most tokens.
 
-An expert's owner alone has its parameters, gradients and optimizer states. The copies get the owner's values before a
-step's first forward; their gradients are summed over the ranks and added to the owner's after its last backward. So
-whoever reads the model, a checkpoint say, finds the trained values, whichever experts are hot.
+An expert's parameters and optimizer states are its owner's alone. The copies get the owner's values before a step's
+first forward; their gradients are summed over the ranks and added to the owner's after its last backward. So whoever
+reads the model, a checkpoint say, finds the trained values, whichever experts are hot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -125,8 +126,8 @@ class HotExperts:
         self._copies = [Copy(self._own[0]) for _ in range(copies)]
 
     def capacities(self, capacity: int) -> Array:
-        """The most rows of tokens that each expert takes, int64 [E]: `capacity`, an even share times the capacity
-        factor, for a hot one, and `capacity` times --cold-token-percent, rounded down, for a cold one."""
+        """The most of this rank's tokens that each expert takes, int64 [E]: `capacity`, an even share times the
+        capacity factor, for a hot one, and `capacity` times --cold-token-percent, rounded down, for a cold one."""
         return hot_experts.capacities(capacity, self._cold_share, self.hot, self._count)
 
     def install(self, train: bool) -> None:
@@ -187,7 +188,7 @@ class HotExpertLayers(StepPart):
 
     def choose(self) -> None:
         """Choose the hot experts of every layer: those that the last updated step sent most tokens to. Do nothing
-        before the first update."""
+        before the first update, or without hot experts."""
         if self._count and self._tokens is not None:
             self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
 

@@ -33,7 +33,7 @@ class SharedExperts(ParallelMLP):
         self.gate_weight = None if block.gate is None else make_parameter(*block.gate)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], None: no bias is left to be added)."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, None: no bias is left to be added)."""
         if self.gate_weight is None:
             return self._biased(hidden_states), None
         hidden_states, weighing = kernels.fork(hidden_states)
@@ -45,11 +45,12 @@ class SharedExperts(ParallelMLP):
 
 
 class MoELayer(nn.Cell):
-    """A mixture of experts: each token goes to the experts that its router chose, on whichever ranks. The output is the
-    sum of their weighed results, of the shared experts', and of the token times the weights of its zero experts.
+    """A mixture of experts: each token goes to the experts that its router chose, if they do not drop it, on whichever
+    ranks. The output is the sum of their weighed results, of the shared experts', and of the token times the weights of
+    its zero experts.
 
     Args:
-        submodules: the block of the layer, by default what the configuration says.
+        submodules: the block of the layer, by default what the configuration says for a layer without a hash table.
         layer_number: global, from 1; by default 1.
         recomputed: the parts of this cell that are recomputed in the backward, by default none.
     """

@@ -58,9 +58,9 @@ def topk_softmax_with_capacity(
 
     capacity_factor: an expert's capacity is this times its even share of the choices; None: nothing is dropped or
     filled. drop_policy: keep, of more tokens than an expert's capacity, those of largest probability ("probs") or the
-    first ("position"). pad_to_capacity: the map fills each expert up to its capacity, with other tokens of probability
-    0. Other arguments up to score_function: settings of a `RoutingRule`; sigmoid or sqrtsoftplus scores of several
-    chosen experts are divided by their sum. expert_bias [E]: for the choice alone.
+    first ("position"). pad_to_capacity: the map fills each expert up to its capacity, or to all T, with other tokens of
+    probability 0. use_pre_softmax to scaling_factor, and score_function: settings of a `RoutingRule`; sigmoid or
+    sqrtsoftplus scores of several chosen experts are divided by their sum. expert_bias [E]: for the choice alone.
     deterministic_mode: ignored, results always repeat. Raises ValueError for an unknown drop_policy or score_function.
     """
     alone, number = score_function != "softmax", logits.shape[-1]

@@ -23,9 +23,9 @@ _FILE = re.compile(r"layer-(\d+)_(\d+)\.npy")
 def counts_of_layer(directory: Path, layer: int) -> tuple[Array, Array]:
     """(Steps [n], tokens of each expert [n, E]) of a layer, in the order of steps, from all files below a directory.
 
-    A run that is resumed writes to a directory of its own, named by its time: of a step that several have, the last
-    one's counts are taken. Both arrays are empty if no file is of the layer. Raises ValueError if files have different
-    numbers of experts.
+    A run that is resumed writes to a directory of its own, named by its time: of a step that several files have, the
+    counts of the last in the order of paths are taken. layer: its number, from 0. Both arrays are empty if no file is
+    of the layer. Raises ValueError if files have different numbers of experts.
     """
     found = {int(match[2]): path for path in sorted(directory.rglob("*.npy")) if (match := _FILE.fullmatch(path.name))
              and int(match[1]) == layer}  # fmt: skip

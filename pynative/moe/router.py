@@ -35,8 +35,8 @@ JITTER, FORCED_LOGITS, FIRST_DRAW, SECOND_DRAW = 3, 4, 5, 6
 
 
 def uniform(key: Key, shape: tuple[int, int, int], positions: Ranges) -> Array:
-    """Uniform random numbers, float64 [s, b, n] in (0, 1]: functions of the key and of the given positions of the
-    sequence."""
+    """Uniform random numbers, float64 [s, b, n] in (0, 1]: functions of the key, of b n, and of the given positions
+    of the sequence."""
     _, batch, width = shape
     words = batch * width
     seed = np.random.SeedSequence((len(key), *key))
@@ -78,14 +78,14 @@ class Routing(NamedTuple):
     probs: Tensor
     """[T, k] float32, on the tape: the weight of each choice's result; 0 where it was dropped."""
     experts: Tensor
-    """[T, k] int32, global numbers of experts; -1 where a choice was dropped."""
+    """[T, k] int32, global numbers of experts; -1 for none, as where a choice was dropped."""
     capacity: int | Array | None = None
     """The number of this rank's rows to which each expert (int: every one, or int64 [E]) is padded; None: none is."""
 
     @classmethod
     def of_dense(cls, probs: Tensor, routing_map: Tensor) -> Routing:
         """The routing of Megatron's form: probabilities [T, E] and the bool map [T, E] of choices; tokens may have
-        different numbers of choices."""
+        different numbers of choices: k is the largest, at least 1, and the others have -1 in the rest."""
         chosen = routing_map.asnumpy()
         most = int(chosen.sum(axis=1).max(initial=1))
         experts = np.argsort(~chosen, axis=1, kind="stable")[:, :most].astype(np.int32)
@@ -110,8 +110,8 @@ class Routing(NamedTuple):
 
 
 class TokenIds(NamedTuple):
-    """The ids of a micro-batch's tokens, by which hash layers look up experts; with sequence parallelism, those of all
-    tensor-parallel ranks' positions."""
+    """The ids of a micro-batch's tokens, by which hash layers look up experts, and replayed experts; with sequence
+    parallelism, those of all tensor-parallel ranks' positions."""
 
     ids: Array
     """Int32 [s, b]."""
@@ -120,7 +120,8 @@ class TokenIds(NamedTuple):
     does."""
 
     def filled(self, length: int) -> TokenIds:
-        """A copy padded to `length` positions: with ids 0, and with -1 (the router chooses) as replayed experts."""
+        """A copy padded at its end to `length` positions: with ids 0, and with -1 (the router chooses) as replayed
+        experts."""
         behind = (0, length - len(self.ids))
         experts = self.experts
         if experts is not None:
@@ -132,8 +133,8 @@ ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
 
 
 class TopKRouter(nn.Cell):
-    """The router of one layer: scores of x W^T (W [E, h], whole on every rank), the best k experts of each token, or by
-    SparseMixer two drawn ones, and their weights.
+    """The router of one layer: scores of x W^T (W [E, h], whole on every rank), the best k experts of each token, or
+    SparseMixer's two (drawn in training), and their weights.
 
     In a hash layer a table gives the experts (--n-hash-layers). With a sequence that is cut between tensor-parallel
     regions each rank routes its own tokens. `layer_number` is global and starts at 1.

@@ -24,8 +24,9 @@ from pynative.local import Local
 class RoutingRecord:
     """The experts that each token of some texts went to when it was first computed.
 
-    It is filled by `generate_texts(..., record=RoutingRecord(model.config))`. Tokens that were not computed, layers
-    whose experts a table (hash layers) or SparseMixer gives, and before `whole` other stages' layers, have -1.
+    It is filled by one call of `generate_texts(..., record=RoutingRecord(model.config))`. Tokens that were not
+    computed, layers whose experts a table (hash layers) or SparseMixer gives, and before `whole` other stages' layers,
+    have -1.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -77,7 +78,7 @@ def recording() -> RoutingRecord | None:
 
 def checked(experts: Array, tokens: Sequence[int], config: ModelConfig) -> Array:
     """`experts` [b, s, L, k] as given, L layers of experts, k of a token. Raises ValueError unless their shape fits
-    `tokens` = (b, s), and they are numbers of experts, or -1 where the router chooses."""
+    `tokens` = (b, s), and they are signed integers: numbers of experts, or -1 where the router chooses."""
     moe = config.moe_config
     wanted = (*tokens, len(decoder_layers_of_experts(config)), moe.moe_router_topk)
     if experts.shape != wanted:
@@ -103,8 +104,8 @@ def save_routing(path: str | Path, texts: Sequence[Sequence[int]], experts: Sequ
 
 
 class ReplayedTexts:
-    """A data set of the texts in a file of `save_routing`, with their tokens' experts, each cut or padded to
-    seq_length.
+    """A data set of the texts in a file of `save_routing`, with their tokens' experts: each is a sample of seq_length
+    tokens, cut or padded.
 
     The router chooses for tokens of which no expert was recorded (-1).
     """

@@ -4,7 +4,8 @@
 The rows that go to each rank are a plan of plain numbers (`parallel_core.moe.token_dispatch`), made of the router's
 choices for every micro-batch. The way out copies rows, the way back sums the copies: each is the other's transpose, so
 that the backward of one is the other. s sequence, b batch, h hidden, T = s b tokens of a rank, k choices of each; n
-ranks of the group that has all experts once, m experts of a rank, r rows that these receive.
+ranks of the group over which all experts are shared out, m experts of a rank, its copies of hot ones included, r rows
+that these receive, padding included.
 """
 
 from abc import ABC, abstractmethod
@@ -48,8 +49,9 @@ class Route(ABC):
 
     @abstractmethod
     def start(self, x: Tensor) -> Handle:
-        """Start the way to the experts: a handle of the rows of x that come to this rank, [r, ...], sorted by its
-        experts. It has no backward of its own: `MoETokenDispatcher` puts the way on the tape."""
+        """Start the way to the experts: a handle of the rows of all ranks' x that come to this rank, [r, ...], sorted
+        by its experts; padding is zeros. It has no backward of its own: `MoETokenDispatcher` puts the way on the
+        tape."""
 
     @abstractmethod
     def start_back(self, y: Tensor) -> Handle:
@@ -74,7 +76,7 @@ def _arrived(on_its_way: Handle) -> Tensor:
 
 @dataclass(frozen=True)
 class AllToAllRoute(Route):
-    """A route by one all-to-all: each row goes to the ranks that have its expert."""
+    """A route by an all-to-all: each rank gets only the rows, padding included, that its experts compute."""
 
     sent: Sequence[int]
     """The number of rows to each rank of the group."""
@@ -126,10 +128,11 @@ class Dispatched(NamedTuple):
 class MoETokenDispatcher(ABC):
     """Sends tokens to the ranks of their experts and brings the results back.
 
-    The group has all experts once: m of them on each expert-parallel rank, and with expert tensor parallelism a shard
-    of each on neighbouring ranks. A token goes to all shards of its experts, whose results are addends. Tensor-parallel
-    ranks have different tokens with sequence parallelism. Without it they have the same, and each sends its part along
-    the sequence.
+    The ranks of the group have all experts: E/e of them on each of e expert-parallel ranks, copies of hot ones on all
+    of these, and with expert tensor parallelism a shard of each on neighbouring ranks. A token goes to all shards of
+    its experts (of a hot one, those of its rank's copy), whose results are addends. Tensor-parallel ranks have
+    different tokens with sequence parallelism. Without it they have the same, and each sends its part along the
+    sequence.
 
     Args:
         num_local_experts, local_expert_indices: the count of this rank's experts, and each one's number; ValueError if
@@ -166,7 +169,7 @@ class MoETokenDispatcher(ABC):
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> "Planned":
         """The plan for tokens of `shape` = (s, b, h). experts: int [T, k], the slots that they go to: experts of all
         ranks and copies of hot ones, numbered as in `Slots`; -1 for none. rows: the number of rows that each slot is
-        padded to; None: as many as are chosen. All ranks of the group call this."""
+        padded to, which an all-gather disregards; None: as many as are chosen. All ranks of the group call this."""
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
         """Send hidden states [s, b, h] by their routing, and wait for the tokens that come to this rank's experts."""
@@ -247,7 +250,7 @@ class Planned(NamedTuple):
     choices: Route
     """The route of the choices' probabilities [T, k]."""
     counts: Array
-    """int64 [m]: the number of rows that come for each of this rank's experts."""
+    """int64 [m]: the number of rows that come for each of this rank's experts, and of its copies of hot ones."""
 
 
 def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: tuple[Handle, Handle]) -> Dispatched:
@@ -261,11 +264,9 @@ def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: tuple[Ha
 
 
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
-    """The dispatcher whose rows travel by one all-to-all each way: as many as the choices ask for, or as experts are
-    padded to.
+    """The dispatcher whose rows travel by all-to-all: as many as the choices ask for, or as experts are padded to.
 
-    Before the rows, the ranks exchange how many there are, unless every expert is padded and none has copies, so that
-    all know.
+    Before the rows, several ranks exchange how many there are, unless every expert is padded and none has copies.
     """
 
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:

@@ -37,7 +37,8 @@ def transposed_product(left: Array, right: Array, out: Array, accumulate: bool) 
     """Write left^T right, float32 [m, n], into `out`, or with `accumulate` add it to `out`; left [k, m] and right
     [k, n] are bfloat16. With k = 0 the product is zeros.
 
-    Rows may have gaps between them. Raises AssertionError for gaps within a row, OneDnnError for a status of failure.
+    Rows may have gaps between them. Raises AssertionError for gaps within a row, OneDnnError for a status of failure;
+    both only for k above 0. Only where `is_available`.
     """
     if not len(left):
         out[...] = out if accumulate else 0

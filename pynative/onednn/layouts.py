@@ -12,13 +12,13 @@ from pynative.onednn.library import Layout, Type, dense, layout
 TYPES = {np.dtype(np.float32): Type.FLOAT32, np.dtype(np.float16): Type.FLOAT16, BFLOAT16: Type.BFLOAT16}
 
 KEPT = 2048
-"""The number of layouts that are cached, those used last: a training step has some dozens, text of growing length new
-ones for every token."""
+"""The number of layouts that each function here caches, those used last: a training step has some dozens, text of
+growing length new ones for every token."""
 
 
 def layout_of(array: Array) -> Layout:
     """The oneDNN Layout of an array: type, shape and strides. Raises KeyError for a type beside float32, float16 and
-    bfloat16."""
+    bfloat16, OneDnnError for more than 12 axes and for strides that oneDNN refuses, such as negative ones."""
     return _layout(array.dtype, array.shape, array.strides)
 
 

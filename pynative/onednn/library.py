@@ -89,9 +89,10 @@ _making = threading.RLock()
 
 
 def once(make: Callable[..., R], kept: int | None = None) -> Callable[..., R]:
-    """Cache of `make`: equal arguments give the same result object, made a single time whichever threads ask at once.
+    """Cache of `make`: equal arguments give the same result object, made a single time whichever threads ask at once,
+    as long as it is remembered.
 
-    kept: the number of results that are remembered, those asked for last; None: all. `functools.cache` alone lets two
+    kept: at least so many results are remembered, those asked for last; None: all. `functools.cache` alone lets two
     threads make one each, and oneDNN refuses a stream of another engine than its primitive's.
     """
     made_before = lru_cache(kept)(make)
@@ -138,8 +139,8 @@ def function(name: str) -> Callable[..., Any]:
 
 @once
 def set_address() -> Callable[[int, int], int]:
-    """The function dnnl_memory_set_data_handle(memory, address), called with the GIL held: releasing it would take
-    longer."""
+    """The function dnnl_memory_set_data_handle(memory, address) -> status, called with the GIL held: releasing it would
+    take longer. Raises AssertionError without the library."""
     path = _find()
     assert path is not None, "no memory without the library"
     keeping = ctypes.PyDLL(str(path)).dnnl_memory_set_data_handle
@@ -175,8 +176,8 @@ def _value(handle: Handle | int) -> int | None:
 
 @once
 def engine() -> Handle:
-    """oneDNN's engine of the CPU. oneDNN itself caches at most LIBRARY_KEEPS primitives, since `Primitive`
-    objects are kept by this package."""
+    """oneDNN's engine of the CPU, one for the process. From the first call on, oneDNN itself caches at most
+    LIBRARY_KEEPS primitives."""
     call("set_primitive_cache_capacity", LIBRARY_KEEPS)
     return made("engine_create", _CPU, ctypes.c_size_t(0))
 
@@ -204,7 +205,8 @@ _layouts: WeakValueDictionary[tuple[Any, ...], Layout] = WeakValueDictionary()
 
 def layout(kind: Type, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
     """The Layout of this type, shape and strides (in elements): the same object as long as anybody holds it, and not
-    longer, since a sequence that grows has other shapes in every step."""
+    longer, since a sequence that grows has other shapes in every step. Raises OneDnnError for one that oneDNN
+    refuses."""
     with _making:
         found = _layouts.get((kind, shape, strides))
         if found is None:
@@ -311,7 +313,8 @@ class Primitive:
             raise OneDnnError(f"{self.implementation} returned status {status}")
 
     def prepared(self, *arrays: Array) -> Callable[[], None]:
-        """A function that executes the primitive on these arrays: at any time in any thread, but not in two at once."""
+        """A function that executes the primitive on these arrays, which it keeps: at any time in any thread, but not in
+        two at once. It raises OneDnnError for a status of failure."""
         if self._scratch_bytes:
             arrays = (*arrays, np.empty(self._scratch_bytes, np.uint8))
         arguments = _Arguments(self._names, self._descriptors, made("stream_create", engine(), _IN_ORDER))

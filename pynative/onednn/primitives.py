@@ -1,7 +1,7 @@
-"""oneDNN's primitives by what they compute, each made once for its layouts. A function returns None where oneDNN is not
-there, or has no fast primitive for these layouts on this CPU; its docstring lists the arrays of a call in order.
+"""oneDNN's primitives by what they compute, each kept for its layouts (`KEPT`). A function returns None where oneDNN is
+not there, or has no fast primitive for these layouts on this CPU; its docstring lists the arrays of a call in order.
 
-Letters: m, k, n of a product, r rows, c columns.
+Letters: m, k, n of a product.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ SUM = Sum()
 PostOp = Eltwise | Binary | Sum
 
 KEPT = 256
-"""The number of primitives of each kind that are cached, those used last: one of a product has half a megabyte of
+"""The least number of primitives of each kind that are cached, those used last: one of a product has half a megabyte of
 machine code, and where a sequence grows, as in generation, every step has shapes of its own."""
 
 
@@ -141,8 +141,8 @@ def reorder(source: Layout, result: Layout) -> Primitive:
 
 @_made_once
 def total(layout: Layout, count: int) -> Primitive:
-    """The sum of `count` arrays of one layout, rounded once; None where oneDNN has no fast primitive. Arrays of a call:
-    the `count` sources, then the result."""
+    """The sum of `count` arrays of one layout, computed in float32 and rounded once to their type; None where oneDNN
+    has no fast primitive. Arrays of a call: the `count` sources, then the result."""
     layouts, scales = (Handle * count)(*[layout.descriptor] * count), (ctypes.c_float * count)(*[1.0] * count)
     described = made("sum_primitive_desc_create", engine(), layout.descriptor, count, scales, layouts, _attributes())
     sources = [(Argument.MULTIPLE_SOURCE + index, layout) for index in range(count)]
@@ -181,8 +181,8 @@ def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Prim
 def binary(
     algorithm: Algorithm, left: Layout, right: Layout, result: Layout, post_ops: tuple[PostOp, ...] = ()
 ) -> Primitive:
-    """left (op) right, broadcast, then `post_ops` on that in order; None where oneDNN has no fast primitive. Arrays of
-    a call: left, right, result, then those of binary post operations."""
+    """left (op) right, which may be broadcast to left's shape, then `post_ops` on that in order; None where oneDNN has
+    no fast primitive. Arrays of a call: left, right, result, then those of binary post operations."""
     described = made(
         "binary_primitive_desc_create", engine(), int(algorithm), left.descriptor, right.descriptor,
         result.descriptor, _attributes(post_ops),
@@ -210,8 +210,8 @@ def _statistics(statistics: Layout, centred: bool) -> list[tuple[Argument, Layou
 @_made_once
 def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool) -> Primitive:
     """Layer norm, or RMS norm if not centred, over the last axis of x. Layouts: `rows` of x and y, `vector` of scale
-    and shift, `statistics` of mean and variance. None where oneDNN has no fast primitive. Arrays of a call: x, y, mean
-    if centred, variance, scale, shift if shifted."""
+    and shift, `statistics` of mean and variance (not centred: the mean of squares), these two of float32. None where
+    oneDNN has no fast primitive. Arrays of a call: x, y, mean if centred, variance, scale, shift if shifted."""
     described = _norm(rows, statistics, epsilon, _norm_flags(centred, shifted))
     arguments = [(Argument.SOURCE, rows), (Argument.DESTINATION, rows), *_statistics(statistics, centred)]
     arguments += [(Argument.SCALE, vector), *([(Argument.SHIFT, vector)] if shifted else [])]
@@ -222,8 +222,9 @@ def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centr
 def norm_gradient(
     rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool
 ) -> Primitive:
-    """The backward of `norm`, with the same layouts; None where oneDNN has no fast primitive. Arrays of a call: x, dy,
-    dx, mean if centred, variance, scale, then the gradients of scale and, if shifted, of shift."""
+    """The backward of `norm`, with the same layouts; None where oneDNN has no fast primitive. If not centred, dx has a
+    term too much: oneDNN 3.10 subtracts mean(dy scale) / deviation by rows. Arrays of a call: x, dy, dx, mean if
+    centred, variance, scale, then the gradients of scale and, if shifted, of shift."""
     flags = _norm_flags(centred, shifted)
     forward = _norm(rows, statistics, epsilon, flags)
     described = made(

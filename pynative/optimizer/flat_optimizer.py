@@ -151,9 +151,10 @@ class FlatOptimizer:
         """Update every weight that this rank owns from its gradient times `grad_scale` (and clipped by value, if the
         configuration says so), then gather the weights that others own. All ranks call this.
 
-        decoupled_lr: the learning rate of embedding and output layer; None: they have that of all. row_factors:
-        parameters whose rows [r, ...] are multiplied by factors [r] after their update. With --overlap-param-gather the
-        gathers that cells of the model wait for are only started.
+        decoupled_lr: with --decoupled-lr, the learning rate of embedding and output layer; None: they have that of all.
+        row_factors: parameters whose rows [r, ...] are multiplied by factors [r] after their update. With
+        --overlap-param-gather the gathers that cells of the model wait for are only started; weights that ZeRO stage 3
+        keeps in slots are not gathered here.
         """
         if not self._has_stepped:
             self._take_over_assigned_params()

@@ -34,7 +34,7 @@ class CutMatrix(NamedTuple):
     @classmethod
     def of(cls, spec: ShardSpec) -> "CutMatrix | None":
         """The cut of a parameter over several ranks; None if each rank has all of it. Raises AssertionError if more
-        than one group of several ranks cuts it."""
+        than one of its cuts is over several ranks."""
         groups = [(parallel_state.get_group(cut.over), cut.axis) for cut in spec.cuts]
         several = [cls(group, axis) for group, axis in groups if group.size > 1]
         assert len(several) <= 1, f"{spec.name} is cut over several groups"
@@ -74,10 +74,10 @@ def orthogonalized(
 
 
 def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Tensor:
-    """The update [r, c] of a matrix for a learning rate of 1, from its direction [r, c]; of a matrix that is cut over
-    ranks (`spec`) both are this rank's part, all ranks of the cut call this, and --muon-tp-mode says whether the whole
-    is orthogonalised or each part by itself. Unless --muon-no-split-qkv is given, fused queries, keys and values count
-    as three matrices."""
+    """The update [r, c] that a learning rate of 1 subtracts from a matrix, from its direction [r, c]; of a matrix that
+    is cut over ranks (`spec`) both are this rank's part, all ranks of the cut call this, and --muon-tp-mode says
+    whether the whole is orthogonalised or each part by itself. Unless --muon-no-split-qkv is given, fused queries,
+    gates if any, keys and values count each as a matrix."""
     cut = CutMatrix.of(spec)
     if cut is None or config.muon_tp_mode != "duplicated":
         return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)
@@ -117,11 +117,11 @@ def _scaled(x: Tensor, config: MuonConfig, cut: CutMatrix | None) -> Tensor:
 
 @dataclass(frozen=True)
 class MuonMatrix:
-    """The update of one matrix, of which this rank owns all, a run of elements, or nothing: `owned`, with its memory in
-    `sweep`, both None for nothing.
+    """The update of one matrix (of a cut one, of this rank's part), of which this rank owns all, a run of elements, or
+    nothing: `owned`, with its memory in `sweep`, both None for nothing.
 
-    A run cannot be orthogonalised by itself: the ranks that share the matrix out (the group `sharing`; None: it is
-    not shared out) sum up their parts of the direction, and each that owns something of it orthogonalises all of it.
+    A run cannot be orthogonalised by itself: the ranks of the group `sharing`, several of which own parts (None: no
+    two do), sum up their parts of the direction, and each that owns something of it orthogonalises all of it.
     """
 
     entry: Entry
@@ -131,7 +131,7 @@ class MuonMatrix:
     sweep: Sweep | None
     """The memory of the owned run; None: there is none."""
     sharing: Group | None
-    """The group of ranks that own parts of it; None: it is not shared out."""
+    """The group over which the buffer is shared out, if several of its ranks own parts of the matrix; else None."""
 
     def update(self, step: Step) -> None:
         """Update what this rank owns of the matrix. All ranks of the groups over which it is cut or shared out call

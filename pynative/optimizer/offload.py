@@ -26,8 +26,9 @@ from pynative.optimizer.sweep import Sweep
 
 
 class InFiles:
-    """Allocator of zeros in files of a directory, mapped into memory: called with (size, type) it gives an array
-    [size]. The files have no name: they vanish with the process, however it ends.
+    """Allocator of zeros in files of a directory, which is made if it is missing, mapped into memory: called with
+    (size, type) it gives an array [size]. The files have no name: they vanish at the latest with the process, however
+    it ends.
 
     Raises ValueError when it is made for a directory that cannot be written to, and when it is called without enough
     room on the disk: all of it is taken at once, because a disk that is full later ends the process.
@@ -77,8 +78,8 @@ def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[s
 @contextmanager
 def where_states_are(sweep: Sweep, states_are_on_host: bool) -> Iterator[Sweep]:
     """Yield the sweep with gradient and weights at the place of the states (states_are_on_host: the host, else the
-    device): copies, if the originals lie elsewhere. Operators within the block run at that place; after it the updated
-    weights are copied back."""
+    device): copies, if the originals lie elsewhere. Operators within the block run at that place; after it copied
+    weights are copied back, not if it ends by an error."""
     weights = sweep.param if sweep.model_param is None else sweep.model_param
     is_there = in_place.is_on_host(weights) is states_are_on_host
     updated = weights if is_there else _copy(weights)

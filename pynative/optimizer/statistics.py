@@ -40,12 +40,12 @@ class ModelSum:
 
     def counts(self, entry: Entry) -> bool:
         """Whether this rank counts a parameter: of the ranks within one replica of the model that hold the same copy
-        only the lowest does. Data-parallel replicas are not told apart here."""
+        only the lowest does. The ranks of the replicas' group ("dp-cp" or "expert-dp") are not told apart here."""
         return is_counted(entry.spec, self._coordinates)
 
     def owned_runs(self, buffer: ParamAndGradBuffer, counted: bool = True) -> list[Span]:
         """The spans of a buffer that this rank owns, of the parameters that it counts, or with counted False of the
-        others."""
+        others; padding between neighbours is in them."""
         return overlaps(buffer.plan.runs(lambda entry: self.counts(entry) is counted), buffer.owned)
 
     def __call__(self, counted: Iterable[tuple[str, float]]) -> float:
@@ -55,9 +55,9 @@ class ModelSum:
         return self._over_model(counted, over_group)
 
     def count(self, counted: Iterable[tuple[str, float]]) -> int:
-        """The sum of whole numbers over the same ranks as by a call of the object, exact up to 2^36. counted: (kind of
-        the parameter's replicas, "dp-cp" or "expert-dp"; number) of this rank's. All ranks call this and get the
-        same."""
+        """The sum of whole numbers over the same ranks as by a call of the object, exact up to 2^36 in groups of up
+        to 4096 ranks. counted: (kind of the parameter's replicas, "dp-cp" or "expert-dp"; number) of this rank's. All
+        ranks call this and get the same."""
         return round(self._over_model(counted, lambda value, group: sum_over_group([value], group)[0]))
 
     def _over_model(self, counted: Iterable[tuple[str, float]], over: Callable[[float, Group], float]) -> float:
@@ -76,8 +76,8 @@ class ModelSum:
 class GradientNorm:
     """The L2 norm of the gradients in the buffers, each element counted once.
 
-    checks_all: gradients that this rank does not count, because another rank has the same, are tested too, and all
-    ranks of the job agree: if any rank has a gradient that is not finite, the norm is infinite on each.
+    checks_all: gradients that this rank owns but does not count, because another rank has the same, are tested too, and
+    all ranks of the job agree: if any rank owns a gradient that is not finite, the norm is infinite on each.
     """
 
     def __init__(self, buffers: ParamAndGradBuffers, checks_all: bool = False) -> None:

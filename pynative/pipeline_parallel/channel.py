@@ -1,6 +1,6 @@
 """The exchange of tensors between the stages of a pipeline.
 
-s sequence, b batch, h hidden, c context-parallel size, t tensor-parallel size.
+s sequence, b micro-batch, h hidden, c context-parallel size, t tensor-parallel size.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Channel:
     Args:
         group: the stages, first to last.
         shape: of every tensor, unless the stages tell each other (`shapes_vary`); dtype: of every tensor.
-        overlap: leave transfers under way while the stage computes; otherwise wait for them where they are posted.
+        overlap: leave transfers under way while the stage computes; otherwise `exchange` waits for those it posts.
         shapes_vary: send a message with the shape ahead of each tensor, which must have three axes.
     """
 

@@ -12,13 +12,13 @@ from pynative.pipeline_parallel.channel import pipeline_channel
 
 class P2PPrimitive:
     """Exchanges of hidden states (their shape: `channel.hidden_states_shape`), forward, and of their gradients,
-    backward; all messages of a call are posted together.
+    backward; all tensors of a call are posted together.
 
     A stage without the neighbour (the first has no previous, the last no next) sends nothing and receives None.
 
     Args:
         config: the parallel section of the job's configuration, from which the tensors' type and shape follow; where
-            shapes vary (--variable-seq-lengths), each is sent ahead of its tensor.
+            shapes vary, as with --variable-seq-lengths, they are sent ahead of the tensors.
     """
 
     def __init__(self, config: ParallelConfig) -> None:
@@ -61,12 +61,12 @@ class P2PPrimitive:
         self._exchange(to_previous=gradient)
 
     def send_forward_recv_backward(self, output: Tensor) -> Tensor | None:
-        """Send this stage's output to the next stage, and receive the gradient of an earlier output from it; None on
-        the last stage."""
+        """Send this stage's output to the next stage, and receive the gradient of an output from it; None on the last
+        stage."""
         return self._exchange(to_next=output, from_next=True)[1]
 
     def send_backward_recv_forward(self, gradient: Tensor) -> Tensor | None:
-        """Send the gradient of an input to the previous stage, and receive its next output; None on the first stage."""
+        """Send the gradient of an input to the previous stage, and receive an output of it; None on the first stage."""
         return self._exchange(to_previous=gradient, from_previous=True)[0]
 
     def send_forward_recv_forward(self, output: Tensor) -> Tensor | None:

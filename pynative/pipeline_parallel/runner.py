@@ -71,7 +71,7 @@ def run(
     `compute(entry, received tensors)` returns a result for each computation of the entry: of a forward the hidden
     states for the next chunk, of a backward the gradient for the chunk before; where nothing is handed on any value. An
     arriving tensor is waited for when the action that needs it runs. channel: sends and receives the tensors of each
-    exchange. timers: measure computations and waits.
+    exchange. timers: measure computations and the waits for their inputs.
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}

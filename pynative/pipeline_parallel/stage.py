@@ -1,4 +1,4 @@
-"""A stage's chunks of the model under a schedule: a forward keeps its graph until its backward is asked for."""
+"""A stage's chunks of the model under a schedule: in training a forward keeps its graph until its backward."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -32,8 +32,9 @@ class MicroBatchLoss:
     """Returns (sum, count) where something else than the loss is to be reported, else None."""
 
     def read(self) -> tuple[float, float, float]:
-        """(The sum to report, its divisor, the number of tokens that count in the loss), read from the device. The sum
-        is the loss's, and the divisor that number, unless `report` returns others."""
+        """(The sum to report, its divisor, `weight.tokens`: the number of tokens that count in the loss, 1 for a mean
+        of which a script gives none). The sum is the loss's over these tokens, and the divisor their number, unless
+        `report` returns others."""
         tokens = self.weight.tokens
         total, count = self.report() or (Averaging.loss_sum(float(self.loss.asnumpy()), self.weight), tokens)
         return total, count, tokens
@@ -45,11 +46,11 @@ LossOf = Callable[[Tensor], MicroBatchLoss]
 
 class ForwardStep(Protocol):
     """The forward of a chunk on a micro-batch of a step's data: of the training loop, or of a script's function. draws:
-    the number of items that a step takes from its data iterator; is_of_a_script: whether a function of the script draws
-    them."""
+    the number of items of a data iterator that make up a step of the configuration's batch size; is_of_a_script:
+    whether a function of the script draws them."""
 
     draws: int
-    """The number of items that a step takes from its data iterator."""
+    """The number of items of a data iterator that make up a step of the configuration's batch size."""
     is_of_a_script: bool
     """Whether a function of the script draws the items."""
 
@@ -63,11 +64,12 @@ class ForwardStep(Protocol):
         """Start the last step once more, with the data that were drawn for it."""
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """The tokens [b, s] of each of this rank's micro-batches of the step; empty on a rank that reads none."""
+        """The tokens [b, s] of the micro-batches that this rank has drawn in the step, where they are known; empty on a
+        rank that reads none."""
 
     def described(self, micro_batch: int, row: int) -> str:
-        """The sample and documents that a row of a micro-batch of this rank is made of, as text; "" where that is not
-        known."""
+        """The sample and documents that a row of a micro-batch is made of, as text, by the data that this rank drew
+        last; "" where that is not known."""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """(The output of a chunk's model on a micro-batch, the function that makes the loss of it)."""
@@ -92,9 +94,9 @@ class Stage:
         model: the stage's chunks.
         averaging: gives the gradients from which backwards of losses start.
         is_last: whether the last chunk computes the loss.
-        enter: called before each computation with its micro-batch and chunk (which become the StepPosition).
-        delays_weight_gradients: in a pair that takes turns, the backward computes weight gradients while tokens travel
-            to other experts.
+        enter: called before each computation with the number of its micro-batch on this rank and its chunk.
+        delays_weight_gradients: in a pair that takes turns, the backward puts weight gradients off until it gives way
+            (its tokens travel to or from experts) or ends.
         takes_turns: run the forward and the backward of a pair side by side; else one after the other.
     """
 
@@ -135,8 +137,8 @@ class Stage:
 
     def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Carry out a computation, or a pair of them, and return the result of each: a forward's output or loss, a
-        backward's gradient of its input, else None. received: for each, the tensor that it needs from another stage or
-        chunk, or None."""
+        backward's gradient of its input if it has one, else None. received: for each, the tensor that it needs from
+        another stage or chunk, or None."""
         if isinstance(entry, Pair) and self.takes_turns:
             return self._side_by_side(entry, *received)
         return [self._run(action, tensor) for action, tensor in zip(of_entry(entry), received, strict=True)]

@@ -30,15 +30,16 @@ LOSS_TIMER = "loss-reduce"
 
 class GlobalLoss(NamedTuple):
     """The loss and figures of a global batch, the same on every rank: the sum of what micro-batches report and its
-    divisor `weight` (tokens, or micro-batches where a script reports their means), the number of tokens that count, and
-    the figures that cells reported, by name."""
+    divisor `weight` (tokens, micro-batches where a script reports their means, or a script's own count), the number of
+    tokens that count, and the figures that cells reported, by name."""
 
     total: float
     """The sum of what the micro-batches of all replicas report."""
     weight: float
-    """The divisor of the reported loss: tokens, or micro-batches where a script reports their means."""
+    """The divisor of the reported loss: tokens, micro-batches where a script reports their means, or a script's own
+    count."""
     tokens: float
-    """The number of tokens of the global batch that count."""
+    """The number of tokens of the global batch that count; micro-batches, where a script gives means and no tokens."""
     figures: dict[str, Array]
     """The job's figures that cells reported, named as in `parallel_core.step_figures`; of an evaluation none."""
 
@@ -82,7 +83,7 @@ class PipelineStep:
         """The reported sum of losses (`MicroBatchLoss.read`) of each of this rank's micro-batches of the last step;
         empty on a stage without the loss."""
         self.ordered_by = times_of_run(config)
-        """The times by which the schedule is made, of all stages; none: equal ones."""
+        """The times by which the schedule is made, of all stages; None: equal ones, or it takes no times."""
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one rank of each replica reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
@@ -112,10 +113,10 @@ class PipelineStep:
         again: bool = False,
     ) -> GlobalLoss:
         """Run a step on this rank's stage: gradients are added to their buffers when training; returns the global
-        batch's loss.
+        batch's loss and figures.
 
-        micro_batches: their number on this rank; None: the configuration's, for a batch that does not grow. again: run
-        the last step once more, with the data that were drawn for it.
+        micro_batches: their number on this rank; None: the configuration's. again: run the last step once more, with
+        the data that were drawn for it.
         """
         number = micro_batches or self.micro_batches
         if (train, number) not in self._plans:

@@ -17,7 +17,7 @@ DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
 
 _CONTEXT_AT_IMPORT = ms.get_context("device_target")
-"""MindSpore's own choice of device before a script sets one: what its package is built for and can load."""
+"""MindSpore's device when this module was imported: its package's choice, unless the script had set one before."""
 
 
 class Choice(NamedTuple):
@@ -32,12 +32,12 @@ class Choice(NamedTuple):
 
 def choose(asked: str | None) -> Choice:
     """The device: `asked` (`--device-target`); else that of MindSpore's context, which the script or MindSpore's
-    package chose, but the CPU if the package chose an Ascend and the host has none.
+    package chose, but the CPU if that is an Ascend, was one when this module was imported, and the host has none.
 
-    msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; it takes an
-    Ascend if the host has one, else the CPU. So on a host with an Ascend a script that sets the CPU needs the flag,
-    too. Raises ValueError, not in the scheduler, where the script set a device that is neither the flag's nor
-    MindSpore's own choice at import.
+    msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; without `asked`
+    it takes an Ascend if the host has one, else the CPU. So on a host with an Ascend a script that sets the CPU needs
+    the flag, too. Raises ValueError, not in the scheduler, for a device `asked` where that of MindSpore's context is
+    another one, and not the one that it was when this module was imported.
     """
     if collectives.is_scheduler():
         return Choice(asked or ("Ascend" if has_ascend() else "CPU"))
@@ -57,11 +57,11 @@ def choose(asked: str | None) -> Choice:
 
 
 def check_available(device_target: str) -> None:
-    """Raise ValueError for a device that this host does not have, in every process, msrun's scheduler among them.
+    """Raise ValueError for an Ascend that this host does not have, in msrun's scheduler, too, which would otherwise
+    wait for the ranks.
 
-    MindSpore says so only in the workers, and its scheduler then waits for them for minutes. Also raised for an Ascend
-    in saturation mode (overflow gives the largest number, NaN gives 0): losses and gradient norms could not be tested
-    for being finite.
+    Also raised for an Ascend in saturation mode (overflow gives the largest number, NaN gives 0): losses and gradient
+    norms could not be tested for being finite.
     """
     if device_target == "Ascend" and not has_ascend():
         raise ValueError(
@@ -91,7 +91,7 @@ def initialize(
 ) -> None:
     """Select dynamic-graph mode, the device, and the stack of operators (`kernel_set`; None: the device's default).
 
-    threads: of the operators of this process; None: the cores that it may use divided by `world_size`, at least 1.
+    threads: of the operators of this process; None or 0: the cores that it may use divided by `world_size`, at least 1.
     fused: the operators that flags ask to be fused. On a CPU launches are made blocking: asynchronous ones make the
     main thread spin on the core that the work needs; there MindSpore's own kernels get as many threads as ours, unless
     their number is set already, by the script or an earlier call.

@@ -1,9 +1,9 @@
-"""Ranks end with their launcher: when msrun ends, however it ends, so do the ranks that it started.
+"""Ranks end with their launcher: when an msrun that waits for its ranks ends, however it ends, so do the ranks that it
+started; one that handles SIGTERM is sent that.
 
-msrun gives every rank a session of its own, so that nothing that ends msrun reaches them: not SIGHUP of a closed
-terminal, not SIGTERM, not SIGKILL. Each rank therefore watches msrun, also across shells that stand between. An
-msrun that does not wait for its ranks (its default, `--join=False`) ends first by design, and nothing is watched. Ranks
-of other hosts learn by the collectives that these are gone.
+msrun gives every rank a session of its own, so that SIGHUP of a closed terminal does not reach them, nor SIGTERM or
+SIGKILL to msrun. Each rank therefore watches msrun, also across shells that stand between. An msrun that does not wait
+for its ranks (its default, `--join=False`) ends first by design, and nothing is watched.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ _NAMES = ("msrun", "mindspore.parallel.cluster.run")
 
 def watch() -> None:
     """Watch, in a thread, the msrun that started this process and waits for its ranks: when it ends, this process gets
-    SIGTERM if it handles that, else it is killed, with its process group unless msrun is in that, too. If that msrun
-    has ended already, end this process, of a rank its whole process group. Do nothing if no msrun that waits for its
-    ranks started this process."""
+    SIGTERM if it handles that, else it is ended, with its process group unless msrun is in that, too. If that msrun
+    has ended already and left a `tail` on one of its logs, end this process, of a rank its whole process group. Else do
+    nothing."""
     launcher = _launcher()
     if launcher is not None:
         threading.Thread(target=_Watch(launcher).run, daemon=True).start()
@@ -96,8 +96,8 @@ class _Watch:
         """Wait for the launcher's end, say so, and end this process.
 
         If the run handles SIGTERM (--exit-signal-handler: a checkpoint after the step under way) it is sent one.
-        Otherwise everything in this rank's process group is killed, as msrun does it: shells around it and its own
-        workers; this process alone if the group is the launcher's, too.
+        Otherwise everything in this process's group is killed, shells around it and its own workers among them; if the
+        group is the launcher's, too, this process alone ends. Each `tail` that msrun left on a log is killed before.
         """
         tails = self._wait()
         _say(f"msrun (pid {self.launcher.pid}), which started it, has ended")

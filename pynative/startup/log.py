@@ -1,4 +1,4 @@
-"""Messages on standard output, each behind its level, as "INFO - ..."."""
+"""Messages of a run, by default on standard output, each behind its level, as "INFO - ..."."""
 
 import atexit
 import logging
@@ -9,7 +9,8 @@ from parallel_core.system.terminal import Screen
 
 
 class ScreenHandler(logging.Handler):
-    """Log handler that writes to standard output; on a terminal a step's line is overwritten by the next."""
+    """Log handler that writes to standard output; on a terminal a step's line is a progress line, overwritten by the
+    next (`parallel_core.system.terminal.Screen`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,12 +37,12 @@ def _logger() -> logging.Logger:
 
 
 def log(message: str) -> None:
-    """Print a message of level INFO, as "INFO - <message>"."""
+    """Log a message of level INFO: by default the `ScreenHandler` gets "INFO - <message>" to write."""
     _logger().info(message)
 
 
 def warn(message: str) -> None:
-    """Print a message of level WARNING, as "WARNING - <message>"."""
+    """Log a message of level WARNING: by default the `ScreenHandler` gets "WARNING - <message>" to write."""
     _logger().warning(message)
 
 
@@ -55,7 +56,7 @@ class HeardWarnings(logging.Handler):
         _logger().addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Call `hear` with the text of a message of level WARNING or above."""
+        """Call `hear` with the text of a record's message."""
         self._hear(record.getMessage())
 
     def close(self) -> None:

@@ -1,5 +1,4 @@
-"""The work that this rank's main thread is at: read off its stack frames when somebody asks, so that a step pays
-nothing."""
+"""The work that this rank's main thread is at, read off its stack frames when somebody asks."""
 
 import itertools
 import os
@@ -31,9 +30,9 @@ _FRAMES = 20
 
 
 def watch(backend: Backend) -> None:
-    """Have this rank answer roll calls, which a wait in a collective beyond the time-out and SIGUSR2 begin: it writes
-    its whereabouts to its error stream. On CPUs all ranks answer, and rank 0 of several logs the table of the answers;
-    with HCCL a rank answers alone."""
+    """Have this rank answer roll calls, which SIGUSR2 begins, on CPUs also a wait in a collective for the whole
+    time-out: it writes its whereabouts to its error stream. On CPUs all ranks are asked, and rank 0 of several logs the
+    table of the answers; with HCCL a rank answers alone."""
     backend.roll_call.start(lambda: whereabouts(backend), _show)
 
 
@@ -98,8 +97,8 @@ def _part(frames: Sequence[FrameType]) -> str:
 
 
 def layer_of(frames: Sequence[FrameType]) -> str:
-    """The global name of the innermost cell with parameters that runs, or in a backward of the parameter whose gradient
-    is computed; "" if none does. frames: innermost first."""
+    """The global name of the cell that the innermost such frame has as `self`, or of the parameter that it has as
+    `weight`, `parameter` or `gamma`; "" if no frame has one with a name. frames: innermost first."""
     for frame in frames:
         for value in _cell_or_parameter(frame):
             if name := name_of(value):
@@ -117,8 +116,8 @@ def _cell_or_parameter(frame: FrameType) -> Iterator[Any]:
 
 
 def name_of(value: Any) -> str:
-    """The global name of a parameter ("" if it has none yet), or of a cell: the common start of its parameters' names,
-    so "" for a whole model."""
+    """The global name of a parameter ("" if it has none yet), or of a cell: the common start of its parameters' names
+    without their last words; "" if there is none."""
     if isinstance(value, Parameter):
         meta = getattr(value, "meta", None)
         return meta.spec.name if meta is not None else ""

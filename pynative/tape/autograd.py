@@ -11,9 +11,8 @@ hand-written backward adds into `main_grad` itself (`add_weight_gradient`) and r
 ends in the tape's own `_grad` and is moved over by `TapeGradients`. Nothing is zeroed ahead of a backward: the first
 contribution overwrites.
 
-Inside `deferred_weight_gradients` what an operator would add is put off: zero-bubble schedules send the input's
-gradient on first and compute the weights' when there is nothing else to do (Qi et al., "Zero Bubble Pipeline
-Parallelism", 2023).
+Inside `deferred_weight_gradients` what such an operator would add is put off: zero-bubble schedules send the input's
+gradient on first and compute the weights' later (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
 """
 
 from collections import deque
@@ -54,11 +53,11 @@ class Function(_Function):
 
 
 class Moved(Function):
-    """`apply(*xs, move, transpose)`: the linear function `move` of the tensors xs forward, `transpose` of the output's
-    gradients backward; for a collective that is the conjugate one.
+    """`apply(*xs, move, transpose)`: the function `move` of the tensors xs forward, `transpose` of the output's
+    gradients backward: of a linear function its transpose, of a collective the conjugate one.
 
-    Both functions take and give one tensor or several, and no tensor is kept for the backward besides what the
-    functions refer to.
+    Both functions take one tensor or several and return one or a tuple, and no tensor is kept for the backward besides
+    what the functions refer to.
     """
 
     def forward(ctx: Any, *inputs: Any) -> Any:
@@ -83,15 +82,16 @@ def identity(
     xs: Sequence[Tensor], on_backward: Callable[..., Sequence[Tensor] | None], others: Sequence[Tensor] = ()
 ) -> tuple[Tensor, ...]:
     """Return the tensors as they are. In the backward `on_backward(*gradients)` is called when the gradients of all of
-    `xs` have come; it returns the gradients of `others` (or None without others), which enter the graph by this alone.
-    """
+    `xs` have come; it returns the gradients of `others`, tensors on which the result need not depend (None without
+    others)."""
     passed = _Identity.apply(on_backward, len(xs), *xs, *others)
     return passed if isinstance(passed, tuple) else (passed,)
 
 
 @contextmanager
 def recording(enabled: bool = True) -> Iterator[None]:
-    """Record operators on the tape within the block, or not; the earlier setting comes back after it."""
+    """Record operators on the tape within the block, or not; the earlier setting comes back after it. Inside of a
+    `Function.backward` use `recording_anew` to record."""
     before = _pynative_executor.grad_flag()
     _pynative_executor.set_grad_flag(enabled)
     try:
@@ -133,7 +133,8 @@ def is_recording() -> bool:
 
 @contextmanager
 def recording_anew() -> Iterator[None]:
-    """Record operators on a new tape within the block; for use inside of a `Function.backward`."""
+    """Record operators on the tape within the block, also inside of a `Function.backward`; the earlier settings come
+    back after it."""
     before = _pynative_executor.enable_grad()
     _pynative_executor.set_enable_grad(True)
     try:
@@ -144,7 +145,7 @@ def recording_anew() -> Iterator[None]:
 
 
 def detached(tensor: Tensor) -> Tensor:
-    """A tensor over the same memory that is not part of the graph."""
+    """A tensor of the same values that is not part of the graph."""
     return ops.stop_gradient(tensor)
 
 
@@ -156,15 +157,15 @@ def leaf(tensor: Tensor) -> Tensor:
 
 def needs_gradient(tensor: Tensor) -> bool:
     """Whether a backward would compute a gradient for this tensor: a leaf that asks for one, or a result
-    computed from such a leaf."""
+    computed from such a leaf while the tape recorded."""
     return tensor._requires_grad
 
 
 def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph: bool = False) -> None:
     """Run the backward of the graphs that ended in `outputs`, from `gradients` of the same shapes and types.
 
-    Gradients of leaves are added to their `_grad`; those of buffered parameters into `main_grad`, by operators with a
-    hand-written backward. keep_graph: the graph may be run backward again.
+    Gradients of leaves are added to their `_grad`; but an operator that calls `add_weight_gradient` puts a buffered
+    parameter's into `main_grad`, or puts it off. keep_graph: the graph may be run backward again.
     """
     run_backward(tuple(outputs), tuple(gradients), keep_graph, False, ())
 
@@ -182,7 +183,7 @@ class _End(_Function):
 
 class HandedOver:
     """The graph of a result that goes elsewhere, such as to another pipeline stage, kept until `backward`; the result's
-    own memory is not kept."""
+    own memory is not kept for it."""
 
     def __init__(self, result: Tensor) -> None:
         self._gradients: list[Tensor] = []
@@ -210,7 +211,7 @@ Contributions = Callable[[Sequence[Tensor | None], Sequence[bool]], Sequence[Ten
 
 class DeferredGradients:
     """A queue of weight gradients that backward passes left to be computed later, with the tensors that they are made
-    from."""
+    from, and of actions that must follow them."""
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], None]] = deque()
@@ -220,7 +221,8 @@ class DeferredGradients:
         self._queue.append(action)
 
     def run(self) -> None:
-        """Run all actions in the order in which they were added; each one's tensors are freed right after it."""
+        """Run all actions in the order in which they were added; the queue lets go of each one, and of its tensors,
+        right after it."""
         while self._queue:
             self._queue.popleft()()
 
@@ -230,8 +232,8 @@ _deferred: local.Local[DeferredGradients | None] = local.Local(None)
 
 @contextmanager
 def deferred_weight_gradients(queue: DeferredGradients | None = None) -> Iterator[DeferredGradients]:
-    """Put off, within the block, what operators would add to buffered parameters; yields the queue (`queue`, or a new
-    one), whose `run` computes it."""
+    """Put off, within the block, what `add_weight_gradient` would add to buffered parameters; yields the queue
+    (`queue`, or a new one), whose `run` computes it. Gradients that the tape leaves in `_grad` are not put off."""
     own = DeferredGradients() if queue is None else queue
     with _deferred.holding(own):
         yield own
@@ -259,13 +261,14 @@ def _check_open(meta: Any) -> None:
 def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
     """Add a parameter's gradient to `main_grad`, now or in the deferred queue. Returns what a `Function.backward` gives
     the tape: None, or the gradient itself in the parameter's type if the parameter is in no buffer. Nothing is computed
-    for a frozen one (None). ValueError if the sum of `main_grad` over replicas has begun."""
+    for a frozen one (None). Where it is added, ValueError if the sum of `main_grad` over replicas has begun."""
     return add_weight_gradients((parameter,), lambda out, accumulate: [compute(out[0], accumulate[0])])[0]
 
 
 def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -> list[Tensor | None]:
-    """`add_weight_gradient` of several parameters whose gradients one operator computes: all of them are in buffers, or
-    none. If all are frozen, nothing is computed."""
+    """`add_weight_gradient` of several parameters whose gradients one operator computes: if all of them are in buffers
+    they are added there, else all are returned. If all are frozen, nothing is computed; if only some are, the gradients
+    of all."""
     if all(isinstance(parameter, Parameter) and not parameter.requires_grad for parameter in parameters):
         return [None] * len(parameters)
     metas = [getattr(parameter, "meta", None) for parameter in parameters]
@@ -289,7 +292,7 @@ class TapeGradients:
     """Gradients of buffered parameters that the tape left in `_grad`; most parameters have none, so a hook on each
     notes those that do.
 
-    Make it once for a set of parameters: a hook cannot be removed without leaking.
+    Make it once for a set of parameters: the hooks stay on them.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
@@ -302,7 +305,7 @@ class TapeGradients:
 
     def collect(self) -> None:
         """Add all gradients that the tape left in `_grad` to the parameters' `main_grad`, and clear them. Raises
-        ValueError for a parameter whose `main_grad` is being summed over replicas already."""
+        ValueError for a parameter if the sum of its `main_grad` over replicas has begun."""
         self.add(self.take(list(self._arrived)))
 
     def take(self, of: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
@@ -314,8 +317,8 @@ class TapeGradients:
 
     @staticmethod
     def add(taken: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Add gradients that `take` returned to the parameters' `main_grad`. Raises ValueError for a
-        parameter whose `main_grad` is being summed over replicas already."""
+        """Add gradients that `take` returned to the parameters' `main_grad`. Raises ValueError for a parameter if the
+        sum of its `main_grad` over replicas has begun."""
         for parameter, gradient in taken:
             meta = parameter.meta
             _check_open(meta)

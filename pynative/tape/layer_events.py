@@ -4,10 +4,10 @@ Reductions that overlap the backward, gathers that overlap the forward, and para
 time rest on this. An `Observable` cell tells the events of its chunk where it runs; while nobody listens nothing is on
 the tape.
 
-The two events of a backward come from identities around the cell. Every contribution to a gradient of the cell's
-parameters is computed on the way from the cell's outputs to its inputs, or by an operator that was recorded after the
-inputs came in, which the tape runs before what was recorded earlier: so once the gradients of the inputs are there, all
-contributions are.
+The two events of a backward come from identities around the cell, where it has inputs and outputs with a gradient.
+Contributions to a gradient of the cell's parameters are computed on the way from the cell's outputs to its inputs, or
+by an operator that was recorded after the inputs came in, which the tape runs before what was recorded earlier: so once
+the gradients of the inputs are there, all contributions are. One by an operator from before the cell's run comes later.
 """
 
 from collections import Counter
@@ -35,12 +35,13 @@ counted."""
 
 
 class Observable(nn.Cell):
-    """A cell that tells the events of its runs, unless it is inside another observable cell. With --zero-stage 3 its
-    parameters are gathered and freed together, with stages 2 and 3 their gradients are summed over the replicas and
-    freed together; a user's own layer derives from this class."""
+    """A cell that tells the events of its runs, unless it is inside another observable cell other than the chunk. With
+    --zero-stage 3 its parameters, unless tied, are gathered for its runs; with stages 2 and 3 their gradients are
+    summed over the replicas when its backward is over, and the memory serves other cells. Derive a layer of your own
+    from this class for that."""
 
     events: "LayerEvents | None" = None
-    """The LayerEvents of the cell's chunk; None while nobody listens to them."""
+    """The LayerEvents of the cell's chunk; None before somebody listens to them, and inside another observable cell."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run `construct`, and tell the forward's events before and after it."""
@@ -66,8 +67,8 @@ def _has_gradient(value: Any) -> bool:
 
 
 def after_weight_gradients(action: Callable[[], None]) -> None:
-    """Call `action` when all weight gradients of the backward so far are added up: now, or behind those in the deferred
-    queue."""
+    """Call `action` when all weight gradients that operators (`add_weight_gradient`) were to add so far are added: now,
+    or behind those in the deferred queue."""
     deferred = autograd.deferred()
     if deferred is None:
         action()
@@ -78,19 +79,19 @@ def after_weight_gradients(action: Callable[[], None]) -> None:
 class LayerEvents:
     """The events of one chunk of a model.
 
-    before_forward, after_forward: around each run of a cell, the second run of a recomputed cell and runs of an
-    evaluation too. before_backward: for each run on the tape, when the gradients of the cell's outputs have come.
-    after_backward: once a micro-batch, when all runs of the cell have added everything to `main_grad` of its
-    parameters: deferred weight gradients are computed, and gradients that the tape left are moved over. For a cell none
-    of whose inputs has a gradient, after_backward comes at the end of the chunk's backward; for one that did not run it
-    does not come. The chunk itself counts as the outermost cell; those who run it report its events (`forward`,
-    `backward`).
+    before_forward, after_forward: around each run of a cell, runs of an evaluation too, and the second run of a cell
+    that is recomputed as a whole. before_backward: for each run on the tape, when the gradients of the cell's outputs
+    have come. after_backward: once a micro-batch, when all runs of the cell have added everything to `main_grad` of its
+    parameters: deferred weight gradients are computed, and gradients that the tape left are moved over. For a cell with
+    a run none of whose inputs has a gradient, after_backward comes at the end of the chunk's backward, or of its
+    deferred weight gradients; for one that did not run it does not come. The chunk itself counts as the outermost cell;
+    those who run it report its events (`forward`, `backward`), whose before_backward comes before the backward begins.
     """
 
     def __init__(self, chunk: nn.Cell) -> None:
         self.chunk = chunk
         self.cells = list(_outermost(chunk))
-        """The observable cells, in the model's order, without the chunk itself."""
+        """The observable cells that lie in no other, in the model's order, without the chunk itself."""
         self.is_last_micro_batch = False
         """Whether the gradients that are computed now are the chunk's last of this step; whoever runs the chunk sets
         it."""
@@ -109,7 +110,7 @@ class LayerEvents:
         return next((events for events in known if events is not None and events.chunk is chunk), None) or cls(chunk)
 
     def parameters(self, cell: nn.Cell) -> list[Parameter]:
-        """The trainable parameters of an observed cell; for the chunk, the parameters that no observed cell has."""
+        """The trainable parameters of an observed cell; for the chunk, those that no observed cell has."""
         if cell is not self.chunk:
             return list(trainable(cell))
         of_cells = {id(parameter) for inner in self.cells for parameter in trainable(inner)}
@@ -123,7 +124,8 @@ class LayerEvents:
         self._observers[event].append(observer)
 
     def on_result(self, observer: Callable[[nn.Cell, Any], None]) -> None:
-        """Have `observer(cell, result)` called after each observed cell's forward; it replaces an earlier one."""
+        """Have `observer(cell, result)` called after each forward of an observed cell, before "after_forward"; it
+        replaces an earlier one."""
         for cell in self.cells:
             cell.events = self
         self._on_result = observer
@@ -144,8 +146,9 @@ class LayerEvents:
             observer(cell)
 
     def enter(self, cell: Observable, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Tell that a cell's forward begins. Returns its inputs, positional and named, through an identity that tells
-        when their gradients have come, if the tape records and somebody listens to "after_backward"."""
+        """Tell that a cell's forward begins. Returns its inputs, positional and named; if the tape records and somebody
+        listens to "after_backward", the tensors among them that have a gradient come through an identity that notes
+        when these gradients have come. Parameters do not."""
         self._tell("before_forward", cell)
         if _uses.value is not None:
             _uses.value[id(cell)] += 1
@@ -155,8 +158,9 @@ class LayerEvents:
         return values[: len(inputs)], dict(zip(named, values[len(inputs) :], strict=True))
 
     def leave(self, cell: Observable, result: Any) -> Any:
-        """Tell that a cell's forward is over. Returns its result, through an identity that tells when its gradient has
-        come, if the tape records and somebody listens to "before_backward"."""
+        """Tell that a cell's forward is over. Returns its result; if the tape records and somebody listens to
+        "before_backward", a tensor, or the tensors of a tuple, that have a gradient come through an identity that tells
+        when these gradients have come."""
         if self._on_result is not None:
             self._on_result(cell, result)
         if autograd.is_recording() and self._observers["before_backward"]:
@@ -178,9 +182,9 @@ class LayerEvents:
 
     @contextmanager
     def backward(self, uses: Uses) -> Iterator[None]:
-        """Context around the chunk's backward of a micro-batch, inside of `deferred_weight_gradients` if that is used;
-        at its end the tape's own gradients of the chunk's parameters are moved to `main_grad`. uses: those that
-        `forward` yielded for this micro-batch."""
+        """Context around the chunk's backward of a micro-batch, inside of `deferred_weight_gradients` if that is used.
+        By its end the tape's own gradients of the chunk's parameters are moved to `main_grad`, or those of cells that
+        ran put behind the deferred ones. uses: those that `forward` yielded for this micro-batch; they are used up."""
         self._uses_to_come = uses
         self._tell("before_backward", self.chunk)
         yield
@@ -191,8 +195,9 @@ class LayerEvents:
         self._complete(self.chunk)
 
     def collect(self) -> None:
-        """Add the gradients that the tape left to `main_grad`. `backward` does it; a script that runs a backward itself
-        calls this."""
+        """Add the gradients that the tape left to `main_grad`, at once. `backward` does it; a script that runs a
+        backward itself calls this. Raises ValueError for a parameter if the sum of its `main_grad` over replicas has
+        begun."""
         self._tape_gradients.collect()
 
     def _use_is_over(self, cell: nn.Cell, *_: Tensor) -> None:

@@ -1,9 +1,9 @@
 """Two computations that take turns: while a message of one travels, the other goes on.
 
 Megatron's combined 1F1B lists the parts of a layer by hand. Here a computation's turn ends where it calls `give_way`,
-after it has posted a message and before it waits for it: the other one runs until it does the same. One runs at a time,
-so the order of all operators, and of all messages, follows from the two computations alone and is the same on all ranks
-that run the same two.
+after it has posted a message and before it waits for it: the other one runs until it does the same or ends. One runs at
+a time, so the order of all operators, and of all messages, follows from the two computations alone and is the same on
+all ranks that run the same two.
 
 Each has a stack of its own, a thread's, and its own values of the tape's switches and of every `Local`. So a message
 inside of a part that runs again, or a random number, belongs to the computation that asked for it.
@@ -21,7 +21,8 @@ _turns: "Turns | None" = None
 
 
 def give_way() -> None:
-    """Let the other of two computations run until it gives way in turn or ends; do nothing where one computes alone."""
+    """Let the other of two computations run until it gives way in turn or ends; do nothing where one computes alone.
+    Errors are those of `Turns.pass_on`."""
     if _turns is not None:
         _turns.pass_on()
 
@@ -34,7 +35,7 @@ def running_thread() -> int | None:
 @dataclass
 class Computation:
     """One of two computations that take turns: `run` computes its result, `before_giving_way` is called each time it
-    gives way, before the other one runs."""
+    gives way, before the other one runs, also if that is over."""
 
     run: Callable[[], Any]
     before_giving_way: Callable[[], None] = lambda: None
@@ -62,12 +63,14 @@ class Turns:
 
     @property
     def thread(self) -> int | None:
-        """The identifier of the thread of the computation whose turn it is; only while `run` is under way."""
+        """The identifier of the thread of the computation whose turn it is; to be asked for only while `run` is under
+        way."""
         return self._threads[self._running]
 
     def pass_on(self) -> None:
         """Call this computation's `before_giving_way`, and let the other one run until it gives way or is over; then
-        return to the caller. Raises the other's error."""
+        return to the caller. If the other one failed: the first computation raises its error, the second an exception
+        of this module that ends its thread."""
         own, other = self._running, 1 - self._running
         self._raise_failure(own)
         self._pair[own].before_giving_way()
@@ -89,7 +92,7 @@ class Turns:
 
     def run(self) -> tuple[Any, Any]:
         """Run both computations to their ends, the first one begins; (its result, the second's). Raises what either
-        raised."""
+        raised; the other one is then ended where it waits."""
         global _turns
         switches, (first, _) = autograd.switches(), self._pair
         thread = Thread(target=self._run_second, args=(switches,), name="second of two computations")

@@ -1,4 +1,5 @@
-"""Tensor parallelism: layers cut over a group, the collectives between them, and a loss over a cut vocabulary."""
+"""Tensor parallelism: layers cut over a group, the collectives between them, a loss over a cut vocabulary, broadcast
+of data, and random streams."""
 
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy, vocab_parallel_cross_entropy
 from pynative.tensor_parallel.data import broadcast_data

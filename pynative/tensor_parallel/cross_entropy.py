@@ -62,9 +62,9 @@ class VocabParallelCrossEntropy(nn.Cell):
 
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """logits [b, s, v/t] (or [s, b, v/t]; v instead with parallel_logits=False) and target ids of the same leading
-        shape -> per-token losses, float32, of that shape. Raises ValueError for label smoothing, and over several ranks
-        without parallel_logits=False for logits as wide as the vocabulary of the job's configuration, if there is
-        one."""
+        shape -> per-token losses, float32, of that shape. Raises ValueError for label smoothing, and over several
+        ranks, with parallel_logits=False for a last axis that t does not divide, else for logits as wide as the
+        vocabulary of the job's configuration, if there is one."""
         if label_smoothing:
             raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
         group = parallel_state.get_tensor_model_parallel_group()

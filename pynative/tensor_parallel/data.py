@@ -21,9 +21,9 @@ Arrays = dict[str, Array]
 
 def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
     """The arrays and tensors of the tensor-parallel group's first rank's `item`, by name, as arrays on all its ranks;
-    other values of the item are left out, and so are the other ranks' items.
+    those without an axis and other values of the item are left out, and so are the other ranks' items.
 
-    Types and shapes are sent first, so a rank waits for its device here: where speed counts, give every rank its data.
+    The message's size is sent first, so a rank waits for its device here: where speed counts, give every rank its data.
     """
     group = parallel_state.get_tensor_model_parallel_group()
     entries = {name: entry_of(name, value) for name, value in (item or {}).items()}
@@ -49,7 +49,8 @@ def _unpacked(received: Array, start: int) -> Iterator[tuple[str, Array]]:
 
 def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype: mindspore.Type) -> dict[str, Tensor]:
     """The entries `keys` of the first rank's `data`, on every rank of the tensor-parallel group, as tensors of
-    `datatype` (Megatron's function). Raises ValueError for a key that the data lack."""
+    `datatype` (Megatron's function). Raises ValueError for a key that the data lack or whose value has no axis, and
+    KeyError for a datatype other than bool, int32, int64, and the floating-point ones of 16, 32 and 64 bits."""
     item = broadcast_item(data)
     if missing := [key for key in keys if key not in item]:
         raise ValueError(f"broadcast_data: the data have no {', '.join(missing)}, but {', '.join(item) or 'nothing'}")
@@ -59,10 +60,10 @@ def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype
 def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, Tensor | None]:
     """The next item of the tensor-parallel group's first rank, on all its ranks: tokens, labels, loss_mask,
     attention_mask, position_ids, in this order; None for what the item lacks (Megatron's function). `data_iterator` may
-    be None on the other ranks; on the first rank None raises ValueError.
+    be None on the other ranks; on the first rank None raises ValueError, and one that is exhausted StopIteration.
 
     A stage of a pipeline gets all of them, whether its model reads them or not. From an item with document_starts and
-    no attention_mask the mask is made here, since Megatron's scripts pass it on.
+    no attention_mask the mask, bool [b, 1, s, s], is made here, since Megatron's scripts pass it on.
     """
     draws = parallel_state.get_tensor_model_parallel_rank() == 0
     if draws and data_iterator is None:

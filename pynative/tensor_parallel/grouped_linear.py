@@ -76,7 +76,8 @@ def _by_token(x: Tensor, groups: int) -> Tensor:
 
 
 class GroupedLinear(nn.Cell):
-    """x [s, b, G i] -> [s, b, G o]: each of this rank's groups of features times its own weight [o, i], and no bias."""
+    """x [s, b, G i] -> [s, b, G o]: each of this rank's groups of features times the transpose of its own weight
+    [o, i], and no bias."""
 
     def __init__(self, config: ModelConfig, block: blocks.GroupedLinear) -> None:
         super().__init__()

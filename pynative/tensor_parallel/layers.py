@@ -1,4 +1,4 @@
-"""Tensor-parallel layers: linears cut by columns or rows, and an embedding cut over the vocabulary.
+"""Tensor-parallel layers: linears cut by columns or rows, or whole, and an embedding cut over the vocabulary.
 
 "Megatron-LM" (Shoeybi et al., 2019), section 3. s sequence, b batch, i input size, o output size, h hidden size,
 t tensor-parallel size, v vocabulary.
@@ -112,22 +112,24 @@ class ParallelLinear(nn.Cell):
     whole), and a bias [o].
 
     Args:
-        input_size, output_size: i and o of the whole layer; t must divide the one that is cut.
-        block: the block that describes the linear; by default made of the arguments from `init_method` to
-            `param_init_dtype`.
+        input_size, output_size: i and o of the whole layer; t must divide each of the `stride` parts of the one that is
+            cut.
+        block: the block that describes the linear, in place of the sizes and the arguments from `init_method` to
+            `param_init_dtype`; by default made of them.
         copied: for a block without a weight, the spec of another module's weight, of which this layer then has a copy
             as a parameter of its own.
         config: the ModelConfig.
         init_method: initial values of the weight; None: normal with `config.initial_std`.
         bias: whether the layer has a bias.
         stride: number of fused equal parts along the cut axis, each cut on its own.
-        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
+        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings), which only a
+            ColumnParallelLinear takes.
         bias_init: initial values of the bias.
-        param_init_dtype, compute_dtype: types of the parameters, and of the result and everything that is computed for
-            it; they default to the config's.
+        param_init_dtype, compute_dtype: types of the parameters, and of the input as it is multiplied and the result;
+            they default to the config's.
         skip_bias_add: return the bias instead of adding it, for a caller that fuses the addition.
         is_expert, transpose_b and the other names in `FIXED`: Megatron's; a value other than the one given there raises
-            ValueError.
+            ValueError, an unknown name TypeError.
     """
 
     cut_axis: int | None
@@ -159,20 +161,22 @@ class ParallelLinear(nn.Cell):
         return cls(block.input_size, block.output_size, config=config, block=block, **arguments)
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
-        """x W^T + b, for an x as it lies outside of `boundary`, plus the adapter's product if there is one; within:
-        the boundary that gives the positions of x inside the region, for the adapter's dropout."""
+        """x W^T + b, which stays inside of `boundary`, for an x as it lies outside of it, plus the adapter's product if
+        there is one; within: the boundary that gives the positions of x inside, for the adapter's dropout."""
         if self.adapter is None:
             return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary, self.products)
         return self.adapter(x, weight, bias, boundary, within, self.products)
 
 
 class ColumnParallelLinear(ParallelLinear):
-    """A linear whose output features are cut: W = [W_1; ...; W_t], rank r computes x W_r^T.
+    """A linear whose output features are cut: W = [W_1; ...; W_t], rank r computes x W_r^T; with `stride` W_r has a
+    slice of each part.
 
     Args besides those of `ParallelLinear`:
-        gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t].
+        gather_output: gather all ranks' outputs, in the ranks' order, on every rank; otherwise each keeps its
+            [..., o/t].
         disable_grad_reduce: leave the input's gradient unsummed over the ranks; the caller sums it. ValueError with
-            sequence parallelism.
+            sequence parallelism over several ranks.
     """
 
     cut_axis = COLUMNS
@@ -220,7 +224,7 @@ class RowParallelLinear(ParallelLinear):
 
     Args besides those of `ParallelLinear`:
         input_is_parallel: the input is already cut, [..., i/t]; False: it is whole, and each rank takes its slice
-            (ValueError with sequence parallelism).
+            (ValueError with sequence parallelism over several ranks), which fits the weight with `stride` 1 only.
         skip_bias_add: as in `ParallelLinear`, but True unless given.
     """
 
@@ -260,7 +264,7 @@ class RowParallelLinear(ParallelLinear):
 
 
 class DuplicatedLinear(ParallelLinear):
-    """A linear that every rank has whole and applies, without any message, to hidden states between two tensor-parallel
+    """A linear that every rank has whole and applies, without any message, to activations between two tensor-parallel
     regions (Megatron's "duplicated"): to its part of the sequence, so that the weight's gradient is partial, or to what
     all ranks have alike."""
 

@@ -16,7 +16,7 @@ from pynative import kernels
 from pynative.tape import autograd
 
 Kept = Callable[[], Any]
-"""A function that returns an input for the second run of a part."""
+"""A function that returns a value for the backward, which was kept or is computed anew."""
 
 
 def made_again(tensor: Any) -> Kept | None:
@@ -25,9 +25,8 @@ def made_again(tensor: Any) -> Kept | None:
 
 
 def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """The tensor for each of two consumers, whose gradients are added (`kernels.fork`). If the tensor is
-    recomputed, each consumer recomputes it by itself: perhaps only one of them asks (a linear whose weight is frozen
-    does not), and a result kept for the other would stay in memory."""
+    """The tensor for each of two consumers, whose gradients are added (`kernels.fork`); if it is recomputed, so are
+    both, by the same function."""
     ways, again = kernels.fork(tensor), made_again(tensor)
     if again is not None:
         for way in ways:
@@ -58,13 +57,13 @@ def detached_made_again(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def left_out(*tensors: Tensor) -> Iterator[None]:
-    """Have operators within the block save, in place of each of `tensors` that is recomputed, the function that
-    recomputes it; all other tensors are saved as usual."""
+    """Have operators within the block save, in place of those of `tensors` that are recomputed, the function that
+    recomputes them; a view with gaps is saved as usual."""
     ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
 
     def pack(saved: Tensor) -> Tensor | Kept:
-        """The function that recomputes a saved tensor in the shape in which it was saved; any other tensor, or one that
-        is not contiguous, itself."""
+        """A function that recomputes the saved tensor in its present shape, if it has the address and size of one of
+        `tensors` that is recomputed and is contiguous; else the tensor itself."""
         again = ways.get((saved.data_ptr(), saved.size)) if saved.is_contiguous() else None
         shape = saved.shape
         return saved if again is None else lambda: again().reshape(shape)

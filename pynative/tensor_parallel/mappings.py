@@ -2,7 +2,7 @@
 
 Named as Megatron names them. "Megatron-LM" (Shoeybi et al., 2019) has copy (f) <-> reduce at the ends of a
 tensor-parallel region; "Reducing Activation Recomputation" (Korthikanti et al., 2022) has gather (g) <-> reduce-scatter
-along the sequence in their place. The group is passed in; in a group of one nothing happens and nothing is recorded.
+along the sequence in their place. In a group of one nothing happens and nothing is recorded.
 
 s sequence (the first axis of an activation), t size of the group.
 """
@@ -100,8 +100,8 @@ def scatter_to_sequence_parallel_region(x: Tensor, group: Group) -> Tensor:
 def gather_from_sequence_parallel_region(x: Tensor, group: Group, tensor_parallel_output_grad: bool = True) -> Tensor:
     """[s/t, ...] -> [s, ...]; backward reduce-scatter, or without tensor_parallel_output_grad this rank's shard.
 
-    tensor_parallel_output_grad: each rank's gradient is an addend of a sum, as in a tensor-parallel region; False: what
-    follows is the same on all ranks.
+    tensor_parallel_output_grad: True: each rank's gradient is an addend of a sum, as in a tensor-parallel region;
+    False: it is the same on all ranks.
     """
     return _apply(x, group, _gather_first, _sum_and_cut_first if tensor_parallel_output_grad else _cut_first)
 
@@ -139,8 +139,8 @@ class Boundary:
 
     @staticmethod
     def of(config: ModelConfig) -> "Boundary":
-        """The boundary of the model's tensor-parallel regions: outside, every rank has the same [s, b, h] or, with
-        --sequence-parallel, its shard of the sequence, [s/t, b, h]."""
+        """The boundary of the model's tensor-parallel regions: outside, every rank of the tensor-parallel group has the
+        same [s, b, h] or, with --sequence-parallel, its shard of the sequence, [s/t, b, h]."""
         layout = SequenceLayout.of(config.parallel_config)
         enter, leave = (_gather_first, _sum_and_cut_first) if layout.tensor > 1 else (_keep, _sum)
         group = parallel_state.get_tensor_model_parallel_group()
@@ -152,8 +152,8 @@ class Boundary:
         return Boundary(self.group, _keep, _keep, self.sequence.gathered, self.context_rank)
 
     def keeping(self) -> "Boundary":
-        """The same edge, whose forward moves keep their results inside a recomputed part, so that its second run sends
-        nothing."""
+        """The same edge, whose forward moves inside a recomputed part keep their results for the part's second run,
+        unless they are asynchronous."""
         enter = self.enter if self.enter is _keep else _kept(self.enter)
         return replace(self, enter=enter, leave=self.leave if self.leave is _keep else _kept(self.leave))
 
@@ -168,15 +168,14 @@ class Boundary:
         return self.sequence.positions(length, self.context_rank, self.group.rank)
 
     def entered(self, x: Tensor) -> Tensor:
-        """The whole input inside the region, from x as it lies outside; recorded on the tape. Each rank's gradient is
-        an addend."""
+        """The whole input inside the region, from x as it lies outside. The ranks' gradients are addends of a sum."""
         return _apply(x, self.group, self.enter, self.leave)
 
     def exit(self, y: Tensor) -> Tensor:
-        """The sum of the ranks' addends y, as it lies outside of the region; recorded on the tape."""
+        """The sum of the ranks' addends y, as it lies outside of the region; of an `inside` boundary y unchanged."""
         return _apply(y, self.group, self.leave, self.enter)
 
     def scatter(self, x: Tensor) -> Tensor:
         """x [s, b, h], equal on all ranks -> as it lies outside: with --sequence-parallel this rank's shard of the
-        sequence, else x itself; recorded on the tape."""
+        sequence, else x itself."""
         return scatter_to_sequence_parallel_region(x, self.group) if self.cuts_sequence else x

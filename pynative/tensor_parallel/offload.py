@@ -1,8 +1,8 @@
 """Activations in host memory between a forward and its backward ("Capuchin", Peng et al., 2020).
 
-What operators save inside is copied to the host and freed on the device; the copy comes back when the backward asks for
-it. Copies are blocking, so that nothing depends on the order of streams (not run on hardware). A CPU's activations are
-in host memory already: nothing is done there, which the log says.
+Large tensors that operators within `offloading` save are copied to the host, and the copy comes back when the backward
+asks for it. Copies are blocking, so that nothing depends on the order of streams (not run on hardware). A CPU's
+activations are in host memory already; there `run_part` does not offload, which the log says.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class _OnHost:
         self._back: Tensor | None = None
 
     def back(self) -> Tensor:
-        """The tensor on the device, copied back at the first call and kept for further ones."""
+        """The tensor on the device, copied back by the first call and kept for further ones."""
         if self._host is not None:
             self._back, self._host = self._host.to(self._device), None
         assert self._back is not None
@@ -37,8 +37,8 @@ class _OnHost:
 
 
 def _pack(weights: frozenset[int], smallest: int, tensor: Tensor) -> Tensor | _OnHost:
-    """The saved tensor, copied to the host unless it has fewer than `smallest` elements or is a parameter. weights:
-    addresses of the parameters' data, by which these are known: the hook is not given the Parameter itself."""
+    """The saved tensor, copied to the host unless it has fewer than `smallest` elements or begins where a parameter
+    does. weights: addresses of the parameters' data, since the hook is not given the Parameter itself."""
     stays = tensor.size < smallest or tensor.data_ptr() in weights
     return tensor if stays else _OnHost(tensor)
 
@@ -48,15 +48,15 @@ def _unpack(saved: Tensor | _OnHost) -> Tensor:
 
 
 def offloading(parameters: Iterable[Parameter], smallest: int) -> AbstractContextManager[None]:
-    """Have operators within the block keep the tensors that they save in host memory, if these have at least `smallest`
-    elements and are not among `parameters`."""
+    """Have the tensors that operators within the block save for the backward lie in host memory, if they have at least
+    `smallest` elements. Tensors whose data begin where those of one of `parameters` do stay on the device."""
     weights = frozenset(parameter.data_ptr() for parameter in parameters)
     return ms.saved_tensors_hooks(partial(_pack, weights, smallest), _unpack)
 
 
 def offload_notice(config: RecomputeConfig) -> str | None:
-    """One line for the log where offloading is asked for and the device is a CPU, so that nothing is moved; else
-    None."""
+    """One line for the log if one of the offloading flags is given and the device is a CPU, so that nothing is moved;
+    else None."""
     if config.offload_flag is None or device_has_own_memory():
         return None
     return f"{config.offload_flag}: nothing is moved, a CPU's activations are in host memory already"

@@ -1,8 +1,8 @@
 """The three products of a linear, y = x W^T, dx = dy W and dW = dy^T x: in the type of x, with weights that are rounded
 to MXFP4, or with operands that are rounded to 8 bits; and those of several linears. i input size, o output size.
 
-Rounded operands are held in float32, and so are their products, as 8-bit matrix units accumulate. An operand is rounded
-each time anew, from what is kept anyway, so that a part that runs again finds the values of its first run.
+Operands rounded to 8 bits are held in float32 and multiplied in it, as 8-bit matrix units accumulate. An operand is
+rounded anew for each product, from what is kept anyway.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ Outs = Sequence[Tensor | None]
 
 
 class Products:
-    """The products in the type of x, to which the weight is cast each time anew. Not recorded on the tape."""
+    """The products in the type of x or dy, to which the weight is cast each time anew. For the inside of a tape's
+    `Function`: they are not recorded."""
 
     def weight(self, weight: Tensor, like: Tensor, summed: int = 1) -> Tensor:
         """The weight [o, i], in the type of the tensor `like`, as the operand of a product with it, which sums over the
@@ -51,8 +52,8 @@ PLAIN = Products()
 
 
 class RoundedWeights(Products):
-    """The products with weights rounded to MXFP4, in blocks along `axis` of [o, i]. The gradient passes through the
-    rounding unchanged (a straight-through estimate; Bengio et al., 2013)."""
+    """The products with weights rounded to MXFP4, in blocks along `axis` of [o, i], or along axis 0 in those of
+    `grouped`. The gradient passes through the rounding unchanged (a straight-through estimate; Bengio et al., 2013)."""
 
     def __init__(self, axis: int = 1) -> None:
         self.axis = axis
@@ -65,8 +66,8 @@ class RoundedWeights(Products):
 
 
 class Float8Products(Products):
-    """The products of operands rounded to 8 bits by a recipe. `scales`: the delayed scaling's scale of each operand;
-    empty where scales follow from the operands themselves."""
+    """The products of operands rounded to 8 bits by a recipe, which may leave out the weight's gradient. `scales`: the
+    delayed scaling's scale of each operand; empty where scales follow from the operands themselves."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -78,9 +79,9 @@ class Float8Products(Products):
         return GroupedFloat8Products(members)
 
     def rounded(self, x: Tensor, operand: str, summed: int = 1) -> Tensor:
-        """An operand's values rounded to 8 bits under its scale and divided by the scale again, as float32, for a
-        product that sums over its last axis (summed 1) or over all others (0). operand: INPUT, WEIGHT or GRADIENT; with
-        delayed scaling its largest magnitude is noted for later scales."""
+        """An operand's values scaled, rounded to 8 bits and divided by the scale again, as float32, for a product that
+        sums over its last axis (summed 1) or over all others (0). operand: INPUT, WEIGHT or GRADIENT; with delayed
+        scaling its largest magnitude is noted for later scales, unless it has no elements."""
         if not x.size:
             return kernels.cast(x, FLOAT32)
         delayed = self.scales.get(operand)
@@ -90,7 +91,7 @@ class Float8Products(Products):
         return kernels.quantised(x, self.recipe.rounding(operand, summed), delayed.scale)
 
     def weight(self, weight: Tensor, like: Tensor, summed: int = 1) -> Tensor:
-        """The weight, cast to the type of `like` and then rounded."""
+        """The weight, cast to the type of `like` and then rounded to 8 bits, as float32."""
         return self.rounded(kernels.cast(weight, like.dtype), WEIGHT, summed)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -194,5 +195,5 @@ class GroupedFloat8Products(GroupedProducts):
 
 
 def grouped_products(members: Sequence[Products]) -> GroupedProducts:
-    """The grouped products of several linears that have products of one class."""
+    """The grouped products of linears, of which there is at least one, whose products `members` are of one class."""
     return members[0].grouped(members)

@@ -1,18 +1,18 @@
 """Random streams by position instead of by history.
 
-Megatron's tracker hands out states in the order of the calls. Here every random number is a function of where it is
-used. A dropout mask depends on (seed, iteration, micro-batch, layer, place in the layer) and on global positions, so it
-is the same under recompute, for any number of micro-batches in flight and for any layout: the mask of a shard is the
-shard of the mask.
+Megatron's tracker hands out states in the order of the calls. Here a model's random numbers are functions of where they
+are used. A dropout mask depends on (seed, iteration, micro-batch, layer, place in the layer) and on global positions,
+so it is the same under recompute, for any number of micro-batches in flight and for any layout: the mask of a shard is
+the shard of the mask.
 
 Scripts draw their own numbers from named streams, as in Megatron:
 
     with get_rng_tracer().rng_fork(MODEL_PARALLEL_RNG):
         x = kernels.dropout(x, 0.1, get_rng_tracer().next_key())
 
-A stream's key depends on seed, iteration, micro-batch and pipeline stage, on the stream, on the indices of this rank by
-which the stream's numbers differ (`DISTINGUISHED`), and on how many keys were drawn from it since the forward of this
-micro-batch began. Nothing lives longer than a micro-batch, so a checkpoint needs the seed and the iteration alone.
+A stream's key depends on seed, iteration, micro-batch and virtual pipeline stage, on the stream, on the indices of this
+rank by which the stream's numbers differ (`DISTINGUISHED`), and on how many keys were drawn from it before while the
+step position (`pynative.step_position`) was the same. A checkpoint has none of these counts.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,14 +76,15 @@ class RNGStateTracer:
         return (self.seed, position.iteration, position.micro_batch, layer, place)
 
     def reset(self) -> None:
-        """Forget the streams that were added, and the counts of drawn keys."""
+        """Forget the streams that were added, the counts of drawn keys, and the fork under way: the current stream is
+        DATA_PARALLEL_RNG."""
         self._streams = {name: _Stream(None, ranks) for name, ranks in DISTINGUISHED.items()}
         self._name = Local(DATA_PARALLEL_RNG)
         self._states = Local(States(get_step_position(), {}))
 
     def add(self, name: str, seed: int) -> None:
-        """Add a stream with a seed that is used as it is: where ranks must differ, they give different seeds. Raises
-        ValueError if another stream has the name, or another added stream the seed."""
+        """Add a stream with a seed of its own, on which, and not on the tensor-, context- or expert-parallel rank, its
+        keys depend. Raises ValueError if another stream has the name, or another added stream the seed."""
         if name in self._streams:
             raise ValueError(f"random stream {name!r} exists already; choose another name")
         if any(stream.seed == seed for stream in self._streams.values()):
@@ -92,8 +93,7 @@ class RNGStateTracer:
 
     @contextmanager
     def rng_fork(self, name: str = MODEL_PARALLEL_RNG) -> Iterator[None]:
-        """Take keys from the stream `name` within the block; the other streams' counts stay. Raises ValueError for an
-        unknown name."""
+        """Make `name` the current stream within the block. Raises ValueError for an unknown name."""
         if name not in self._streams:
             raise ValueError(f"random stream {name!r} does not exist: add it, or use one of {', '.join(self._streams)}")
         with self._name.holding(name):
@@ -103,7 +103,7 @@ class RNGStateTracer:
 
     def next_key(self) -> Key:
         """The next key of the current stream (that of the innermost `rng_fork`; outside of one DATA_PARALLEL_RNG), for
-        `kernels.dropout` or `generator`."""
+        example for `kernels.dropout`."""
         name, drawn = self._name.value, self._drawn()
         drawn[name] = drawn.get(name, 0) + 1
         stream = self._streams[name]
@@ -116,12 +116,12 @@ class RNGStateTracer:
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(self.next_key())))
 
     def get_states(self) -> States:
-        """The step position, and the counts of keys drawn there."""
+        """The step position, and a copy of the counts of keys drawn there."""
         return States(get_step_position(), dict(self._drawn()))
 
     def set_states(self, states: States) -> None:
-        """Go back to where `get_states` was called: the step position, and the keys that are drawn next, are what they
-        were."""
+        """Go back to where `get_states` was called: the step position and the counts of drawn keys are what they were.
+        The current stream stays."""
         set_step_position(states.position)
         self._states.value = States(states.position, dict(states.drawn))
 
@@ -153,7 +153,7 @@ def set_rng_seed(seed: int, dp_random_init: bool = False) -> None:
     """Start the streams of a run with this seed, at its first micro-batch; streams that were added are forgotten.
 
     dp_random_init, which starts replicas of MindSpeed-Core-MS from different numbers, must be False (else ValueError):
-    initial values are the same on all replicas, and everything else differs between them by the micro-batch.
+    initial values are the same on all replicas.
     """
     if dp_random_init:
         raise ValueError("set_rng_seed: dp_random_init=True is not available: replicas start equal; leave it out")

@@ -1,14 +1,15 @@
-"""Activation checkpointing: a part of the forward pass keeps its inputs alone and is run again for its backward.
+"""Activation checkpointing: a part of the forward pass keeps its inputs in place of its activations, and is run again
+for its backward.
 
 "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016). Dropout masks come again because they are functions
 of place, and the named random streams are set back. A part inside another is run as part of the outer one. Gradients of
-parameters go into the same memory as without recomputation, and are added once: the first run records nothing.
+parameters go where they go without recomputation, and are added once: the first run records nothing.
 
 A cell calls `run_part` where a part of it may run again; it is told when it is built which parts do.
 
-A part's results may be dropped, too (Megatron's CheckpointWithoutOutput): the linear after it asks for them again when
-it needs its input for the weight's gradient, and the part's backward uses the same second run. Of a norm or an
-activation nothing but the result is dropped.
+A part's results may be dropped, too (Megatron's CheckpointWithoutOutput): the operator that takes them, such as a
+linear, asks for them again in its backward, and the part's backward uses the same second run. With `drop_output`
+nothing but the result is dropped.
 """
 
 from collections import deque
@@ -67,7 +68,8 @@ class _Run:
         return self._collectives[-1]
 
     def output(self, number: int = 0) -> Tensor:
-        """The part's result of this number, recomputed by the second run, which is made if it was not yet."""
+        """The part's result of this number, counted from 0 over tensors that are no parameters; computed by the second
+        run, which is made if it was not yet."""
         if not self._is_second:
             self._run_again()
         return self._outputs[number]
@@ -91,8 +93,8 @@ class _Run:
         return autograd.Moved.apply(_anchor(), lambda _: autograd.detached(entry), note)
 
     def backward(self, gradients: Sequence[Tensor]) -> list[Tensor | None]:
-        """Gradients of the part's results -> gradients of its inputs (None for those that have none); parameters'
-        gradients are added to their buffers."""
+        """Gradients of the part's results -> gradients of its inputs (None for those that have none); parameters get
+        theirs as in any backward."""
         if not self._is_second:
             self._run_again()
         autograd.backward(self._outputs, gradients)
@@ -103,8 +105,8 @@ _running: Local[_Run | None] = Local(None)
 
 
 def kept_collective(run: Callable[[], Tensor]) -> Tensor:
-    """The result of the collective `run`; inside a recomputed part it is kept for the second run, which does not send
-    again."""
+    """The result of the collective `run`; inside a part of `checkpoint` or its variants it is kept for the second run,
+    which does not send again. The function of `drop_output` is no such part."""
     return run() if _running.value is None else _running.value.collective(run)
 
 
@@ -168,8 +170,9 @@ def _is_needed() -> bool:
 
 
 def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:
-    """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward (Megatron's
-    function).
+    """`function(*args)`; the arguments are kept in place of the tensors that its operators would save, and `function`
+    is run again for its backward (Megatron's function). Where nothing is recorded, and inside another part, it is a
+    usual call.
 
     distribute_saved_activations: keep this rank's slice, along the last axis, of each argument, which must be the same
     on all tensor-parallel ranks; the second run gathers them. Arguments that cannot be cut evenly, or are no
@@ -182,7 +185,7 @@ def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -
 
 
 def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
-    """`checkpoint` of a function whose one result goes into a linear alone; the result is not kept either."""
+    """`checkpoint` of a function whose one result goes only into linears, which do not keep it either."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)
@@ -192,8 +195,8 @@ def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
 
 
 def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]:
-    """`checkpoint` of a function whose several results go into operators within `made_again.left_out`; they are not
-    kept either."""
+    """`checkpoint` of a function whose several results, all of them tensors, go into operators within
+    `made_again.left_out`, which do not keep them either."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)
@@ -204,8 +207,8 @@ def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]
 
 
 def drop_output(function: Part, *args: Any) -> Tensor:
-    """`function(*args)`, recorded as usual, whose one result goes into a linear alone: the linear does not keep it, and
-    calls the function again for it."""
+    """`function(*args)`, recorded as usual, whose one result goes only into linears: they do not keep it, but call the
+    function again for it. Inside a part of `checkpoint` it is kept."""
     output = function(*args)
 
     def again() -> Tensor:
@@ -239,7 +242,7 @@ _WAYS: dict[Again, Callable[..., Any]] = {
 
 def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any) -> Any:
     """`function(*args)`, run as `cell.recomputed` says for the part at `path` ("": the whole cell): again in the
-    backward or not, and with what it saves in host memory or not."""
+    backward or not, and, unless the device is a CPU, within `offloading` or not."""
     asked = cell.recomputed
     way = asked.ways.get(path)
     run = function if way is None else partial(_WAYS[way], function)
@@ -251,7 +254,7 @@ def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any
 
 def keep_collectives(cell: Any) -> None:
     """Have those linears among a cell's attributes that `recomputed.kept_collectives` names keep the results of their
-    collectives, so that a second run sends nothing. Names with a dot, of linears further inside, are passed over."""
+    collectives (`Boundary.keeping`). Names with a dot, of linears further inside, are passed over."""
     for name in (path for path in cell.recomputed.kept_collectives if "." not in path):
         linear = getattr(cell, name)
         linear.boundary = linear.boundary.keeping()

@@ -1,4 +1,4 @@
-"""Checks of batches: a loader's mistakes end the run before they are trained on, named with rank and step."""
+"""Checks of batches: mistakes that they find end the run before they are trained on, named with rank and step."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,8 @@ from pynative.step_position import get_step_position
 
 
 def refuse(mistakes: Iterable[str]) -> None:
-    """Raise ValueError with all mistakes, each behind this rank's number and the step; nothing if there are none."""
+    """Raise ValueError with all mistakes, each behind this rank's number and the step, from 1; do nothing if there are
+    none."""
     lines = list(mistakes)
     if lines:
         where = f"rank {parallel_state.get_global_rank()}, step {get_step_position().iteration + 1}"
@@ -39,7 +40,7 @@ def wrong_names(
     the batch has and a chunk does not take. Names in `unread(chunk)` are passed over.
 
     Where its `construct` takes them, the pipeline's first chunk needs tokens, and its last one labels, for the loss,
-    even if the arguments have defaults; None counts as missing.
+    even if the arguments have defaults; there, None counts as missing.
     """
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
@@ -75,8 +76,9 @@ class CheckedCalls:
 
     @contextmanager
     def of(self, chunk: nn.Cell, rules: BatchRules) -> Iterator[None]:
-        """Check, within the block, that calls of the chunk keep the rules, and have tokens on the first stage and, for
-        a mean loss with `weighs_tokens`, a loss mask; a call that does not raises ValueError."""
+        """Check, within the block, that calls of the chunk keep the rules, and have tokens, where the pipeline's first
+        chunk takes them, and, for a mean loss with `weighs_tokens`, a loss mask; a call that does not raises
+        ValueError. A mean loss is that of a call with labels to a chunk that takes a loss mask."""
         if not any(chunk is known for known in self._chunks):
             chunk.register_forward_pre_hook(self._check, with_kwargs=True)
             self._chunks.append(chunk)
@@ -87,9 +89,9 @@ class CheckedCalls:
             self._rules = None
 
     def check_sum(self, rules: BatchRules) -> None:
-        """Raise ValueError if, with context parallelism, the last call made the model give its mean loss. Called for a
-        script that returns a sum of losses: the sum must be of this rank's tokens, the model's mean is of whole
-        sequences."""
+        """Raise ValueError if, with context parallelism, the last checked call made the model give its mean loss (as
+        `of` says). It is for a script that returns a sum of losses, which must be of this rank's tokens, while the
+        model's mean is of whole sequences."""
         rule = "with --context-parallel-size the model's loss is the whole sequences' mean"
         fix = "return (loss, {name: loss}), or sum the losses of logits"
         refuse([f"forward_step_func: {rule}; {fix}"] * (self._gave_a_mean and rules.context_parallel_size > 1))

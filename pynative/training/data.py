@@ -18,7 +18,8 @@ from pynative.tensor_parallel.data import broadcast_item
 
 def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
     """(Training samples, validation samples, test samples) that a script's provider is asked for, those of the whole
-    run, which draws none of the test data. config: by default the one that `set_parallel_context` was given."""
+    run, which draws none of the test data; with --skip-train no training samples. config: by default the one that
+    `set_parallel_context` was given."""
     config = config or parallel_state.get_config()
     training, data = config.training_config, config.dataset_config
     batch, evaluated = data.global_batch_size, data.eval_global_batch_size or data.global_batch_size
@@ -42,9 +43,9 @@ def build_pretraining_data_loader(
 
     An item is a dict of arrays whose rows are its micro-batches, one after the other. config: by default the one that
     `set_parallel_context` was given. draws: the number of items that make a step: 1, or for Megatron's
-    forward_step_func, which draws single micro-batches, that of the micro-batches. With 1, training steps grow as
-    --rampup-batch-size says, and those of an evaluation (is_training False) have a size of their own. Raises ValueError
-    as `build_step_loader`.
+    forward_step_func, which draws single micro-batches, that of the micro-batches. With 1, training steps have the
+    sizes of `AllConfig.batch_sizes`, and those of an evaluation (is_training False) a size of their own. Raises
+    ValueError as `build_step_loader`.
     """
     config = config or parallel_state.get_config()
     data, unit = config.dataset_config, micro_batch_of_all(config)
@@ -83,8 +84,8 @@ _LASTS = {"training": "--train-iters", "validation": "--eval-iters"}
 
 
 def _rounds(loader: Iterable[Any], purpose: str) -> Iterator[Any]:
-    """Yield a loader's items, over and over; those of a MindSpore dataset as dicts of tensors. Raises ValueError for a
-    loader without items, or one that cannot be iterated again."""
+    """Yield a loader's items, over and over; those of a MindSpore dataset as dicts of tensors. Raises ValueError after
+    a pass without items, or over a loader that is its own iterator."""
     while True:
         count = 0
         for item in loader.create_dict_iterator() if hasattr(loader, "create_dict_iterator") else loader:
@@ -99,8 +100,8 @@ def _rounds(loader: Iterable[Any], purpose: str) -> Iterator[Any]:
 
 def endless(loader: Iterable[Any], skip: int = 0, purpose: str = "training") -> Iterator[Any]:
     """An iterator over a loader's items (a MindSpore dataset's as dicts of tensors) that starts anew at their end; the
-    first `skip` items are dropped. purpose: "training" or "validation", for the error. At the loader's end it raises
-    ValueError if there was no item, or if the loader cannot be iterated again."""
+    first `skip` items are dropped here. purpose: "training" or "validation", for the error. At the end of a pass
+    ValueError is raised if it had no item, or if the loader is its own iterator, which ends for good."""
     rounds = _rounds(loader, purpose)
     for _ in range(skip):
         next(rounds)
@@ -157,7 +158,8 @@ class DataSources:
         that flag, or if the number is known already. draws: the number of items of the loader that make one step. All
         ranks call this, also those without a loader.
 
-        Raises `ConfigError` if no rank's loader has a length, or the epochs are less than one iteration.
+        Raises `ConfigError` if no rank's loader has a length, if the epochs are less than one iteration, or if other
+        options do not fit the number.
         """
         flag, epochs = "--num_train_epochs", config.training_config.epochs
         if epochs is None or config.training_config.training_iters:
@@ -177,9 +179,10 @@ class DataSources:
 
     def open(self, config: AllConfig, forward_step: ForwardStep, iteration: int, consumed_samples: int) -> RunData:
         """The run's iterators: that of training continues after `iteration` steps that took `consumed_samples`, with
-        --new-dataset it begins anew, as that of validation always does. All ranks call this. Raises ValueError if there
-        are no training data (but for --skip-train, and on a pipeline's middle stage), or for a train_data_loader beside
-        --rampup-batch-size or --max_train_samples, which choose samples of a dataset."""
+        --new-dataset it begins anew, as that of validation always does. All ranks call this. Raises ValueError, besides
+        that of `build_pretraining_data_loader` and `endless`, if the first rank of this tensor-parallel group has no
+        training data (but for --skip-train, and on a pipeline's middle stage), or for a train_data_loader beside
+        a batch size that changes or --max_train_samples, which choose samples of a dataset."""
         if config.training_config.checkpoint.new_dataset:
             iteration = consumed_samples = 0
         train, valid, epoch = self._loaders(config, forward_step.draws, consumed_samples)

@@ -1,7 +1,6 @@
 """Delayed scales of 8-bit operands: each follows from the largest magnitudes of earlier steps, over all ranks.
 
-An operand has one scale on all ranks and in all micro-batches of a step, so that it does not depend on the layout, the
-schedule, or recomputation. Transformer Engine's follow each micro-batch.
+An operand has one scale on all ranks and in all micro-batches of a step; Transformer Engine's follow each micro-batch.
 """
 
 import json
@@ -20,8 +19,8 @@ from pynative.step_part import StepPart
 
 
 class DelayedScales(StepPart):
-    """The delayed scales of the operands of all stages; those of this rank's chunks are in use. Without a delayed
-    recipe in the configuration there are none."""
+    """The delayed scales of the operands of this rank's chunks, which are in use, and after the first step those of all
+    ranks'. Without a delayed recipe in the configuration there are none."""
 
     def __init__(self, model: Iterable[nn.Cell], config: Float8Config) -> None:
         recipe = config.recipe
@@ -54,7 +53,7 @@ class DelayedScales(StepPart):
 
     def state_dict(self) -> dict[str, Any]:
         """Name of an operand, "<weight>.<operand>" -> a list: its scale, then its largest magnitudes of the last steps
-        in which it had one above 0, the oldest first."""
+        (at most --fp8-amax-history-len) in which that was not 0, the oldest first."""
         return {name: [scale.scale, *scale.history] for name, scale in self._all.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ Result = tuple[float, None, tuple[Tensor, ...] | None]
 
 class ForwardBackward:
     """Forwards and backwards of a stage's chunks outside of the training loop; each call counts as an iteration for
-    dropout.
+    dropout, and one with backwards moves the routers' expert biases, as an update does.
 
     The gradients are in the model's buffers, which an optimizer over the same chunks shares. Raises ValueError with
     ZeRO stage 2 or 3.
@@ -110,10 +110,11 @@ def _pipelining(interleaving: bool) -> Callable[..., Result]:
     ) -> Result:
         """(Loss, None for the logits, gradients of the model's trainable parameters times scale_sense).
 
-        Loss and gradients are those of `get_forward_backward_func`; with forward_only the gradients are None. The data
-        are the model's arguments for all of this rank's micro-batches. config: an AllConfig; else the one that
-        `set_parallel_context` was given. The schedule and the sizes are the configuration's: ValueError for others, and
-        for an argument that has to be None.
+        Loss and gradients are those of `get_forward_backward_func`; with forward_only the model is in evaluation mode
+        (no dropout) and the gradients are None. The data are the model's arguments for all of this rank's
+        micro-batches. config: an AllConfig; else the one that `set_parallel_context` was given. The schedule and the
+        sizes are the configuration's. Raises ValueError for others, for an argument that has to be None, for
+        collect_non_loss_data, and with ZeRO stage 2 or 3.
         """
         whole = config if isinstance(config, AllConfig) else parallel_state.get_config()
         sizes = (num_microbatches, seq_length, micro_batch_size)

@@ -32,8 +32,8 @@ class BatchedForwardStep:
     micro-batches.
 
     Without get_batch_func each item of the data iterator is a dict of these arguments. A stage that reads nothing of an
-    item, such as one in the middle of a pipeline, draws no further item from that iterator: its later batches are
-    empty.
+    item, such as one in the middle of a pipeline, draws no further item as long as it is given the same iterator: its
+    later batches are empty.
     """
 
     draws = 1
@@ -68,13 +68,14 @@ class BatchedForwardStep:
         """Do nothing: the batch is still there."""
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """The batch's tokens by micro-batch, [b, s] each; empty where this stage reads none."""
+        """The batch's tokens by micro-batch, [b, s] each, whole sequences where they are known; empty where this stage
+        reads none."""
         entry = self.batch.entries.get(TOKENS)
         return np.split(entry.sequences, self.batch.micro_batches) if isinstance(entry, BatchEntry) else []
 
     def described(self, micro_batch: int, row: int) -> str:
-        """The sample and documents of a micro-batch's row, as the item that was drawn last describes them (a stage that
-        draws no more keeps its first); "" with get_batch_func, for an item that is not our own loader's, and for a row
+        """The sample and, where the data set tells them, the documents of a micro-batch's row, as the item that was
+        drawn last describes them; "" with get_batch_func, for an item that is not our own loader's, and for a row
         beyond its end."""
         number = micro_batch * self._rows + row
         item = self._item
@@ -98,11 +99,12 @@ class MegatronForwardStep:
     """The forward by `forward_step_func(data_iterator, model)`, which returns the model's output and a function from it
     to the loss.
 
-    The script's function draws dicts of tensors, also if the loader has dicts of numpy arrays; on a rank without data
-    the iterator is None. The loss function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name:
-    reported}); the first reported value is logged, a number or a pair (sum, count). With context parallelism sums and
-    counts of the second form are of this rank's shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are
-    added up here; the loss of the first is the whole sequences', as our GPTModel's is.
+    The script's function draws the loader's items, of dicts with tensors in place of numpy arrays; on a rank without
+    data the iterator is None. The loss function returns (loss, {name: reported}) or (sum of losses, number of tokens,
+    {name: reported}); the first reported value is logged, a number or a pair (sum, count), the loss where the dict is
+    empty. With context parallelism sums and counts of the second form are of this rank's shards of the sequences
+    (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the first is the whole sequences', as our
+    GPTModel's is.
     """
 
     is_of_a_script = True
@@ -143,21 +145,22 @@ class MegatronForwardStep:
         return draw()
 
     def again(self) -> None:
-        """Let every chunk that has an iterator draw once more what it drew in the last step."""
+        """Let every chunk that has an iterator draw once more what was drawn from that iterator in the last step."""
         drawn = iter(self._drawn)
         self.data_iterators = [
             None if items is None else map(self._as_tensors, list(next(drawn))) for items in self.data_iterators
         ]
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """The tokens of each item that the first chunk with an iterator drew and that is a dict with tokens."""
+        """The tokens of each item that was drawn from the first chunk's iterator (of the first chunk that has one) and
+        that is a dict with tokens."""
         drawn = self._drawn[0] if self._drawn else []
         tokens = [item[TOKENS] for item in drawn if isinstance(item, dict) and TOKENS in item]
         return [np.asarray(x.asnumpy() if isinstance(x, Tensor) else x) for x in tokens]
 
     def described(self, micro_batch: int, row: int) -> str:
-        """The sample and documents of a micro-batch's row, as its item describes them; "" unless the item is our own
-        loader's and has that row."""
+        """The sample and, where the data set tells them, the documents of a micro-batch's row, as the item with the
+        micro-batch's number describes them; "" unless the item is our own loader's and has that row."""
         drawn = self._drawn[0] if self._drawn else []
         item = drawn[micro_batch] if micro_batch < len(drawn) else None
         return item.described(row) if isinstance(item, StepItem) and row < len(item.samples) else ""

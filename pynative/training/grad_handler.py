@@ -15,7 +15,7 @@ class ClipGlobalNorm(nn.Cell):
 
     Args:
         params: parameters of a model of `get_model`, in the order of the gradients that will be given.
-        clip_value: the largest norm that is left after clipping; 0: nothing is clipped.
+        clip_value: the largest norm that is left after clipping; 0 or less: nothing is clipped.
         norm_type: "l2"; any other raises ValueError.
         reduce_comm_group, share_embeddings_and_output_weights: ignored; a parameter knows which ranks it is cut over,
             and which one counts it.

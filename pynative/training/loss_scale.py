@@ -31,8 +31,8 @@ def _check(**settings: Any) -> None:
 
 
 class AdaptiveLossScaleUpdateCell(AdaptiveLossScaler):
-    """`AdaptiveLossScaler` with MindFormers' arguments. Raises ConfigError for values that the loss scaler's flags do
-    not take."""
+    """`AdaptiveLossScaler` with MindFormers' arguments. Raises ConfigError for values that the adaptive loss scaler's
+    flags do not take."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class DynamicLossScaleUpdateCell(DynamicLossScaler):
 
 
 class FixedLossScaleUpdateCell(ConstantLossScaler):
-    """`ConstantLossScaler` with MindFormers' argument. Raises ConfigError for a value that the loss scaler's flags do
-    not take."""
+    """`ConstantLossScaler` with MindFormers' argument. Raises ConfigError unless the value is a number from 2^-126 to
+    2^127."""
 
     def __init__(self, loss_scale_value: float) -> None:
         _check(loss_scale_value=loss_scale_value, min_loss_scale=2.0**-126)

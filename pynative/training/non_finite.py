@@ -23,13 +23,15 @@ _MAY_BE_LOW = ("attention", "softmax", "sinks")
 
 
 def non_finite_weights(model: nn.Cell) -> tuple[str, ...]:
-    """Global names of this rank's parameters with values that are not finite; those of ZeRO stage 3 are not tested."""
+    """Global names of this rank's parameters with values that are not finite; those that ZeRO stage 3 cuts are not
+    tested."""
     return tuple(p.meta.spec.name for p in name_parameters(model) if not p.meta.is_cut and _where([p], "") is not None)
 
 
 class NonFiniteWatch:
-    """The places of the first non-finite values: `origin`, the operator that made the first one of finite inputs (None
-    if the first one found was given to an operator), and `carried`, the first operator that was given one."""
+    """The places of the first non-finite values that are found: `origin`, the operator that made the first one, of
+    finite inputs (None if nothing was found, or if the first one was given to an operator), and `carried`, without an
+    origin the first operator that was given one, beside an origin the next that is found, None if there is none."""
 
     def __init__(self) -> None:
         self.origin: Place | None = None
@@ -37,7 +39,8 @@ class NonFiniteWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the kernels that run within the block, but for those that work in place or test gradients."""
+        """Watch the kernels that run within the block until an origin is found, but for those whose names end in "_",
+        `all_finite` and `squared_norm`."""
         with kernels.watched(self._watch):
             yield
 
@@ -86,7 +89,8 @@ class _Pair:
         self._came_finite = False
 
     def on_result(self, result: Any) -> Any:
-        """The operator's result, through an identity that tests its gradient when it comes."""
+        """The operator's result; tensors of it that need a gradient go through an identity that tests it when it
+        comes."""
         if isinstance(result, tuple):
             passed = self._passed(result)
             return type(result)(*passed) if hasattr(result, "_fields") else tuple(passed)
@@ -96,7 +100,8 @@ class _Pair:
         return [self._through(value, self._gradient_came) for value in values]
 
     def on_input(self, value: Any) -> Any:
-        """An input of the operator, through an identity that tests the gradient that the operator makes of it."""
+        """An input of the operator; a tensor that needs a gradient, and is no parameter, goes through an identity that
+        tests the gradient that the operator makes of it."""
         return self._through(value, self._gradient_made)
 
     @staticmethod

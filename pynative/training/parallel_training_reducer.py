@@ -26,9 +26,9 @@ class ParallelTrainingReducer:
         self._scale = averaging.gradient_scale(1.0)
 
     def inplace_reduce_dp_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace each gradient in the list by the sum over its parameter's replicas (data- and context-parallel
-        ranks), divided by the data-parallel size unless calculate_per_token_loss is set. Raises ValueError unless there
-        is one gradient for each parameter. params: ignored."""
+        """Replace each gradient in the list by the sum over its parameter's replicas (`ShardSpec.replicas`), divided by
+        the data-parallel size unless calculate_per_token_loss is set. Raises ValueError unless there is one gradient
+        for each parameter. params: ignored."""
         groups = [parallel_state.get_group(spec.replicas) for spec in self._specs]
         grads[:] = [group.all_reduce(grad) * self._scale for group, grad in zip(groups, grads, strict=True)]
 

@@ -1,4 +1,4 @@
-"""The test whether a rank's model is the one that the run's plan describes."""
+"""The test whether a rank's model has the parameters that the run's plan describes."""
 
 import re
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from pynative.parameter import name_parameters
 
 
 def is_planned(plan: Plan, model: nn.Cell) -> bool:
-    """Whether the parameters of this stage's model are those that the plan has for it, so that its memory can be
-    predicted; not so for a script's own model."""
+    """Whether the parameters of this stage's model have the names and whole shapes that the plan has for it; the
+    numbers of experts in names are not compared."""
     planned = plan.stages[parallel_state.get_pipeline_model_parallel_rank()].parameters
     return _alike(parameter.meta.spec for parameter in name_parameters(model)) == _alike(planned)
 

@@ -30,7 +30,7 @@ class Attempt:
     own_losses: tuple[float, ...] = ()
     """The reported sums of losses of this rank's micro-batches; empty on a stage without the loss."""
     own_fault: str = ""
-    """The sentence about gradients of this rank that are not finite; "": all are finite."""
+    """The sentence about gradients of this rank that are not finite; "": none was found."""
 
     @property
     def figures(self) -> Figures:
@@ -78,10 +78,10 @@ class Rerun:
         return self.config.rerun_mode != "disabled"
 
     def judge(self, first: Attempt, again: Callable[[], Attempt], cell: _Cell) -> Judged:
-        """The attempt that counts, judged. Unless --rerun-mode is disabled, a step whose result is not finite (if that
-        is checked) or a spike is computed once more by `again()`; the second attempt counts if its loss or norm differs
-        from the first's. With report_stats every step is computed twice, and the first attempt counts. All ranks call
-        this, and decide the same. cell: the step cell."""
+        """The attempt that counts, judged. With --rerun-mode validate_results a step whose result is not finite (if
+        that is checked) or a spike is computed once more by `again()`; the second attempt counts if its loss or norm
+        differs from the first's. With report_stats every step is computed once more, and the first attempt counts. All
+        ranks call this, and decide the same. cell: the step cell."""
         spike = self._spikes.judge(first.figures) if self._spikes else ""
         is_wrong = self.checks_finite and not first.figures.is_finite
         if self.config.rerun_mode == "report_stats":

@@ -16,8 +16,8 @@ from pynative.training.planned import is_planned
 
 
 def say_start(state: TrainingState, loader: str) -> None:
-    """Log the lines at a run's start. loader: a description of the script's own loader, "" where data are files. All
-    ranks call this."""
+    """Log the lines at a run's start. loader: a description of the script's own training loader, "" if there is none.
+    All ranks call this."""
     plan, stage = state.plan, parallel_state.get_pipeline_model_parallel_rank()
     rank, count = parallel_state.get_global_rank(), count_parameters(state.model)
     for line in (
@@ -36,8 +36,8 @@ def _training_line(state: TrainingState) -> str:
 
 
 def count_parameters(model: nn.Cell) -> ParameterCount:
-    """The numbers of parameters of the whole model, of this rank, and of this rank's trained ones. All ranks call
-    this."""
+    """The numbers of parameters, in elements with the padding of shards, of the whole model, of this rank, and of this
+    rank's trained ones. All ranks call this."""
     coordinates, whole, own, trained = parallel_state.get_coordinates(), 0, 0, 0
     for parameter in name_parameters(model):
         spec, size = parameter.meta.spec, place_of(parameter).size

@@ -34,13 +34,13 @@ from pynative.transformer.qk_clip import QueryKeyClip
 class StepResult:
     """The result of a training step; the same on every rank. loss, gradient_norm: of the global batch, the norm before
     clipping; learning_rate, weight_decay: of this update, also of a skipped one; is_finite: whether the norm is finite,
-    without a loss scaler the loss as well; skipped: whether nothing was updated; figures: those that cells reported."""
+    without a loss scaler the loss as well; skipped: whether no update was made; figures: those that cells reported."""
 
     loss: float
     """The global batch's loss before the update: the mean over the tokens that count, or over the micro-batches if a
-    script's loss function reports their means."""
+    script's loss function reports their means, or over the script's own count."""
     tokens: float
-    """The number of tokens of the global batch that count."""
+    """The number of tokens of the global batch that count; micro-batches, where a script gives means and no tokens."""
     gradient_norm: float
     """The L2 norm of the global batch's gradient, before clipping."""
     learning_rate: float
@@ -83,7 +83,7 @@ class TrainOneStepCell:
     Args:
         network_with_loss: this stage's chunks, as `get_model` returns them.
         forward_step: how a chunk runs on a step's data; None: the data are the model's keyword arguments.
-        loss_scaler: None: the optimizer's, which is the configuration's.
+        loss_scaler: takes the place of the optimizer's; None: that is used.
 
     Raises ValueError if training_config and model_config are not sections of one configuration.
     """

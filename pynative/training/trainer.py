@@ -68,8 +68,9 @@ def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConf
     """A new configuration with the values `changes`, by option path, and everything that follows from them. A number of
     iterations, samples or epochs among them replaces whichever of these the configuration has.
 
-    samples: the number of samples of an epoch. Raises `ConfigError` for values that do not fit each other, ValueError
-    if `config` was changed since it was built, or does not know from which values that was.
+    samples: the number of samples of an epoch; 0: they are counted in the data files. Raises `ConfigError` for values
+    that do not fit each other, ValueError if `config` was changed since it was built, or does not know from which
+    values that was.
     """
     if not config.given or build(config.given) != config:
         raise ValueError(
@@ -101,7 +102,8 @@ class Trainer:
         model_provider_func: as `pretrain` takes it; by default it makes GPTModel.
 
     Raises ValueError if all_config or train_dataset is missing, for another task, args of another class, a callback's
-    name that is none, and for any argument that is not listed here: the message says what to give instead.
+    name that is none, and for any argument that is not listed here; for those in `instead` the message says what to
+    give.
     """
 
     instead: ClassVar[Mapping[str, str]] = {
@@ -140,8 +142,8 @@ class Trainer:
 
     def train(self, train_checkpoint: str | None = None, resume_training: bool | None = None) -> TrainingState:
         """Train, and return the state at the end. train_checkpoint, resume_training: if given, they replace the
-        options `load_checkpoint` (the checkpoint that is loaded first) and `resume_training`. Raises the errors of
-        `revised` and `pretrain`."""
+        options `load_checkpoint` (the checkpoint that is loaded first) and `resume_training`. Raises ValueError if they
+        are of other types, and the errors of `revised` and `pretrain`."""
         for name in self.args.ignored:
             log(f"ignored: {name}: the dynamic graph is not compiled")
         how = TrainingArguments(load_checkpoint=train_checkpoint, resume_training=resume_training)

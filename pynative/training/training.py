@@ -152,7 +152,8 @@ def _resume(state: TrainingState, callbacks: Sequence[Callback]) -> None:
 
 
 def evaluate_only(state: TrainingState, data: RunData) -> None:
-    """Log the loss of the loaded weights on the validation data (--skip-train). Raises ValueError without such data."""
+    """Log the loss of the weights as they are on the validation data (--skip-train). Raises ValueError without such
+    data."""
     log("Skipping training (--skip-train)")
     if not data.is_evaluated:
         raise ValueError("--skip-train: there is no validation data; give it by --split or --valid-data-path")
@@ -214,26 +215,26 @@ def pretrain(
     get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
-    """Train a model from a configuration and data; return the state at the end: model, figures of the last step.
+    """Train a model from a configuration and data, or with --skip-train evaluate it; return the state at the end.
 
     Args:
         train_valid_test_datasets_provider: (numbers of samples of the three splits) -> three datasets whose items are
             dicts of arrays. Or None, with `train_data_loader`.
-        model_provider_func: (pre_process, post_process) -> the cell of a stage, or of one of its virtual stages: it
-            gives the loss with post_process, hidden states [s, b, h] otherwise; it has `set_input_tensor`.
-        model_type: a model that is not a decoder is refused.
+        model_provider_func: (pre_process, post_process) -> the cell of a chunk, with `set_input_tensor`: it gives with
+            post_process the loss (or forward_step_func's output), else its part of the hidden states [s, b, h].
+        model_type: one with a `name` other than "encoder_or_decoder" is refused.
         forward_step_func: Megatron's form, (data_iterator, model) -> (output, loss function); get_batch_func is unused.
         process_non_loss_data_func, extra_args_provider, args_defaults: of Megatron's signature, to be left empty: flags
             are read before this is called, by `initialize_megatron`, which takes the latter two.
         all_config: the configuration.
-        train_data_loader: a MindSpore dataset or any iterable; get_batch_func draws an item a step, forward_step_func
-            one a micro-batch.
+        train_data_loader: a MindSpore dataset or any iterable; an item is for a step, with forward_step_func for a
+            micro-batch.
         valid_data_loader: the same for evaluations, in place of the provider's second dataset.
         get_batch_func: (data_iterator) -> the cell's keyword arguments for all micro-batches of this rank, cut along
-            dimension 0. Default: the loader's dict as it is.
+            dimension 0. Default: the loader's dict.
         callbacks: callbacks besides those that the configuration asks for.
 
-    Raises ConfigError, before a device starts, for what is not available; ValueError for an unfit model or data.
+    Raises ConfigError for what is not available, or epochs of unknown length; ValueError for an unfit model or data.
     """
     _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
     _prepare(all_config)
@@ -296,11 +297,11 @@ def train(
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
     """Run the loop of `pretrain` (log, evaluation, checkpoints, callbacks) around a step cell that a script has built,
-    and return the state at the end.
+    from iteration 1, and return the state at the end; no checkpoint is loaded.
 
     training_config is the step cell's. get_batch_func: as in `pretrain`; None: the step cell draws as it was built.
     metrics and evaluation_func must be None, a callback does their work; so must resume_dict: `pretrain` resumes.
-    Raises ValueError for other values, ConfigError if checkpoints are to be saved in a way that is not available.
+    Raises ValueError for other values, ConfigError if the run cannot save into --save (`save_findings`).
     """
     others = {"metrics": metrics, "evaluation_func": evaluation_func, "resume_dict": resume_dict}
     given = [name for name, value in others.items() if value is not None]

@@ -1,4 +1,5 @@
-"""Functions that a training script calls itself: devices and groups, seeds, groups of parameters."""
+"""Functions that a training script calls itself: device and groups of ranks, seeds, groups of parameters, training or
+evaluation, a rank's part of a batch."""
 
 import sys
 from collections.abc import Iterable
@@ -30,10 +31,11 @@ __all__ = [
 def set_parallel_context(parallel_config: ParallelConfig) -> None:
     """Prepare the device, connect the processes that the launcher started, and lay the rank grid over them.
 
-    After this an uncaught error of one rank ends all of them, its traceback first; in an interactive session the
-    process stays. msrun's scheduler process, which has nothing to do on a CPU, exits here. Raises ValueError if the
-    launcher started another number of processes than the configuration's, if script and flag contradict each other
-    about the device (`device.choose`), or if this host cannot use it (`device.check_available`).
+    After this a rank with an uncaught error reports it and ends, on CPUs the others with it (`collectives.failure`);
+    in an interactive session the process stays. On a CPU msrun's scheduler process, which has nothing to do there,
+    exits here. Raises, among others, ValueError if the launcher started another number of processes than the
+    configuration's, if script and flag contradict each other about the device (`device.choose`), or if this host cannot
+    use it (`device.check_available`); RuntimeError if groups are laid already.
     """
     config = parallel_config
     target, choice_notice = device.choose(config.device_target)
@@ -73,8 +75,9 @@ def _has_prompt() -> bool:
 
 
 def set_seed(seed: int) -> None:
-    """Seed dropout masks and all named random streams, and numpy's own generator for the script's use. Initial values
-    follow the configuration's seed alone (`get_model`)."""
+    """Seed dropout masks and named random streams, forgetting streams that were added, and numpy's own generator for
+    the script's use. Initial values follow the configuration's seed alone (`get_model`). Raises ValueError for a seed
+    that numpy does not take: below 0 or above 2^32 - 1."""
     set_rng_seed(seed)
     np.random.seed(seed)
 
@@ -94,6 +97,6 @@ def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerCon
 
 def set_training(model: nn.Cell, train: bool) -> None:
     """Set the model to training, or with train False to evaluation, by MindSpore's `set_train`, which visits every
-    cell; do nothing if it is in that mode already."""
+    cell; do nothing if the outermost cell is in that mode already."""
     if model.training is not train:
         model.set_train(train)

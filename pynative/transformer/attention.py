@@ -1,6 +1,7 @@
 """Multi-head and grouped-query attention (Vaswani et al., 2017; Ainslie et al., 2023), heads cut over ranks.
 
-s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size.
+s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size. g/t is 1 where g < t;
+where t does not divide g (--unaligned-linear), it is rounded up, and n/t stands for the heads of these groups.
 """
 
 import enum
@@ -37,7 +38,8 @@ ATTENTION_DROPOUT = 0
 
 class CoreAttention(nn.Cell):
     """softmax(scale q k^T) v, for this rank's heads and its shard of the sequence; with the layer's window, cap, bias
-    and sinks. layer_number: global, from 1; block None: as the configuration says for that layer."""
+    and sinks, and in training with dropout. layer_number: global, from 1; block None: as the configuration says for
+    that layer."""
 
     def __init__(
         self,
@@ -73,11 +75,11 @@ class CoreAttention(nn.Cell):
         """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e] (e is d in most models), mask [b, 1, s, s] (True: left
         out) or None -> [s, b, n/t x e].
 
-        A given mask replaces the causal order, which it must contain, as Megatron's masks do. document_starts, int32
-        [b, s], the first position of each query's document, hides earlier keys in any case. With context parallelism s
-        is the length of this rank's shard in q, k and v; attention_mask and document_starts have the rows of the
-        queries that attend on this rank (`ContextShard.queries`): with a ring the shard's, with Ulysses alone all. Both
-        are ignored for a new token in generation, which sees the cached ones.
+        A given mask replaces the order by attn_mask_type, causal by default: it says itself which later keys are left
+        out. document_starts, int32 [b, s], the first position of each query's document, hides earlier keys in any case.
+        With context parallelism s is the length of this rank's shard in q, k and v; attention_mask [b, 1, queries, keys
+        of the whole sequence] and document_starts have the rows of the queries that attend on this rank
+        (`ContextShard.queries`). Both are ignored for a new token in generation, which sees the cached ones.
         """
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
@@ -149,8 +151,8 @@ class ParallelAttention(nn.Cell):
         *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias [h] still to be added or
-        None). attention_mask: bool [b, 1, s, s], True: left out; document_starts: int32 [b, s], the first position of
-        each query's document. shared: further arguments, which go to `heads_of`."""
+        None). attention_mask, document_starts: as `CoreAttention` takes them. shared: further arguments, which go to
+        `heads_of`."""
         query, gate, key, value = self.heads_of(hidden_states, *shared)
         if self.norms_after_rotary:
             query, key = self._normed(*self._turned(query, key))

@@ -1,7 +1,7 @@
-"""Choices of keys by sparse attention that layers share, and that travel beside hidden states from one pipeline stage
-to the next.
+"""Choices of keys by sparse attention that layers share, and that travel beside hidden states from one chunk of a
+pipeline to the next.
 
-s sequence, b batch, h hidden, t tensor-parallel size; k positions of a token's chosen keys.
+s sequence, b batch, h width of the residual, t tensor-parallel size; k positions of a token's chosen keys.
 """
 
 import mindspore
@@ -33,8 +33,8 @@ def of_block(chosen: Tensor | None, ulysses_group: Group) -> Tensor | None:
 
 class SharedChoices:
     """The choice of keys by sparse attention that a chunk receives with its hidden states, and the one that it sends
-    with them. A choice has no gradient: the backward appends zeros in its place to the gradient of the hidden
-    states."""
+    with them, if any. A choice has no gradient: the backward of receiving appends zeros in its place to the gradient
+    of the hidden states, that of sending drops them."""
 
     def __init__(self, config: ModelConfig, block: blocks.Decoder) -> None:
         self.width, self.boundary = config.residual_width, Boundary.of(config)

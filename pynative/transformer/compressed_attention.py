@@ -125,8 +125,8 @@ def _window_mask(positions: Ranges, length: int, window: int) -> Tensor:
 
 
 class CompressedAttention(nn.Cell):
-    """The cell of `blocks.CompressedAttention`: queries by a latent, one key of all heads, entries of a `Compressor`,
-    perhaps chosen by an `EntryIndexer`, and an output projection by groups."""
+    """The cell of `blocks.CompressedAttention`: queries by a latent, one key of all heads, entries if the layer has a
+    `Compressor`, perhaps chosen by an `EntryIndexer`, and two output projections, in groups and of all together."""
 
     def __init__(
         self, config: ModelConfig, layer_number: int, block: blocks.CompressedAttention,
@@ -157,8 +157,8 @@ class CompressedAttention(nn.Cell):
     def construct(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, document_starts: Array | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias still to be added or None).
-        Raises ValueError for a mask or document starts."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, the bias [h] still to be added or
+        None). Raises ValueError for a mask or document starts."""
         if attention_mask is not None or document_starts is not None:
             raise ValueError("compressed attention knows the causal order alone: leave masks and document starts out")
         hidden_states, latent, key = self._projected(hidden_states)

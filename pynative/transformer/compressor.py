@@ -1,8 +1,8 @@
 """Compression of windows of tokens to entries, and an indexer that chooses among the entries (DeepSeek-V4, 2026,
 section 2.3).
 
-Entries are the same on all ranks of a sequence. s sequence, b batch, h hidden, C entries; j heads of the indexer, e
-their size.
+Entries are the same on all ranks of a sequence. s a rank's sequence, b batch, h hidden, C entries of d channels; j
+heads of the indexer, e their size.
 """
 
 from typing import NamedTuple
@@ -29,17 +29,18 @@ Place = tuple[int, str]
 
 
 def gathered(x: Tensor, boundary: Boundary) -> Tensor:
-    """The whole [s, ...] from the shards of the tensor-parallel ranks; x itself without sequence parallelism. The
-    backward takes this rank's shard of the gradient; the whole gradient must be the same on all these ranks. boundary:
-    says whether and over which ranks the sequence is cut."""
+    """[s, ...], the shards of all tensor-parallel ranks one after the other; x itself without sequence parallelism. The
+    backward takes this rank's shard of the gradient, which must be the same on all these ranks. boundary: says whether
+    and over which ranks the sequence is cut."""
     if not boundary.cuts_sequence:
         return x
     return gather_from_sequence_parallel_region(x, boundary.group, tensor_parallel_output_grad=False)
 
 
 def seen_entries(boundary: Boundary, length: int, ratio: int) -> Array:
-    """The number of entries that each query of this rank sees, int32 [s, b or 1]. boundary: says at which positions the
-    rank's queries are; length: s; ratio: tokens of an entry."""
+    """The number of entries, the first ones, that each query of this rank may see, int32 [s, b or 1]: those that
+    are complete at its position. boundary: says at which positions the rank's queries are; length: s; ratio: tokens of
+    an entry. For a new token in generation, int32 [1, b], the cache says the positions."""
     cache = key_value_cache.current()
     if cache is not None and cache.continues:
         return cache.lengths[None] // ratio
@@ -47,8 +48,8 @@ def seen_entries(boundary: Boundary, length: int, ratio: int) -> Array:
 
 
 class Compressor(nn.Cell):
-    """Entries from windows of `ratio` tokens: pooled, normed, and rotated by the position of the window's first
-    token."""
+    """Entries, one for each `ratio` tokens: pooled over these, in some layers also over the `ratio` before them, then
+    normed, and rotated by the position of the first of its own tokens."""
 
     def __init__(self, config: ModelConfig, block: blocks.Compressor, rotary: Rotary, place: Place) -> None:
         super().__init__()
@@ -63,7 +64,8 @@ class Compressor(nn.Cell):
 
     def construct(self, for_values: Tensor, for_gates: Tensor) -> Tensor | None:
         """Hidden states [s, b, h], with sequence parallelism this rank's shard of them (given twice, as forked for two
-        uses) -> entries [C, b, 1, d] of the whole sequence; None where no window is complete."""
+        uses) -> entries [C, b, 1, d] of the whole sequence, in generation with a cache of all tokens so far; None where
+        there are fewer than `ratio` tokens."""
         values, gates = self._whole(self.wkv(for_values)[0]), self._whole(self.wgate(for_gates)[0])
         cache = key_value_cache.current()
         if cache is not None:
@@ -119,6 +121,6 @@ class EntryIndexer(nn.Cell):
 
 
 def later_entries(seen: Array, count: int) -> Tensor:
-    """A bool mask [b or 1, 1, s, C], True for the entries that a query does not see. seen: of `seen_entries`; count:
+    """A bool mask [b or 1, 1, s, C], True for the entries that a query may not see. seen: of `seen_entries`; count:
     C."""
     return Tensor.from_numpy((np.arange(count) >= seen.T[..., None])[:, None])

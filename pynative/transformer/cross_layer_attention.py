@@ -1,6 +1,6 @@
 """Attention whose keys and values neighbouring layers share ("Cross-Layer Attention", Brandon et al., 2024).
 
-s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size.
+s sequence, b batch, n heads, g key/value groups, d head size, t tensor-parallel size; g/t and n/t as in attention.py.
 """
 
 import enum
@@ -19,7 +19,8 @@ from pynative.transformer.attention import ParallelAttention
 
 @dataclass
 class SharedKeys:
-    """Keys and values [s, b, g/t, d] that a layer leaves for the next one; None: it left none."""
+    """Keys and values [s, b, g/t, d], before norm and rotation, that a layer leaves for the next one; None: none are
+    left."""
 
     key: Tensor | None = None
     value: Tensor | None = None

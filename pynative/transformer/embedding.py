@@ -19,7 +19,7 @@ EMBEDDING_LAYER = 0
 
 
 class PositionEmbedding(nn.Cell):
-    """An embedding of positions: a learned vector [h] for each, whole on every rank."""
+    """An embedding of positions: a learned vector [h] for each, whole on every tensor-parallel rank."""
 
     def __init__(self, table: blocks.EmbeddingTable) -> None:
         super().__init__()
@@ -32,10 +32,11 @@ class PositionEmbedding(nn.Cell):
 
 class Embedding(Observable):
     """dropout(scale x (norm(word embedding) + position embedding)); with sequence parallelism this rank's shard of it.
+    Norm and learned positions are optional, and dropout acts in training.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
-    a position embedding sequence parallelism needs one collective, a reduce-scatter, which both sums over the
-    vocabulary's shards and cuts the sequence.
+    a position embedding sequence parallelism needs one collective in the forward, a reduce-scatter, which both sums
+    over the vocabulary's shards and cuts the sequence.
     """
 
     def __init__(self, config: ModelConfig, block: blocks.Embedding | None = None) -> None:
@@ -54,9 +55,9 @@ class Embedding(Observable):
     def construct(self, tokens: Tensor, position_ids: Tensor | None, ahead: int = 0) -> Tensor:
         """tokens and position_ids [b, s] -> [s, b, h] of the residual's type, with sequence parallelism [s/t, b, h].
 
-        position_ids None: the positions in the sequence, of which context parallelism gives a rank a shard. ahead: the
-        number of places by which the tokens are shifted in the sequence (multi-token prediction); each number has its
-        own dropout mask.
+        position_ids are read for learned positions alone; None: the positions in the sequence, of which context
+        parallelism gives a rank a shard. ahead: the number of places by which the given tokens were shifted
+        (multi-token prediction); each number has its own dropout mask.
         """
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.norm is not None:

@@ -1,10 +1,11 @@
-"""Megatron's enums. A user's own copies of them are accepted: they are compared by name."""
+"""Megatron's enums. Where one is read, a user's own copy is as good: members are compared by name."""
 
 import enum
 
 
 class AttnMaskType(enum.Enum):
-    """The scores that an attention leaves out: those of padding, those of later positions (causal), both, or none."""
+    """The scores that an attention leaves out: those of padding, those of later positions (causal), both, or none. Here
+    padding is left out by a given mask alone."""
 
     padding = 1
     causal = 2

@@ -13,7 +13,7 @@ class EosMask(nn.Cell):
     """Positions that may restart after each end-of-document token, and a causal mask within documents.
 
     Args:
-        batch_size, seq_len: b and s of all batches, s of whole sequences.
+        batch_size, seq_len: b and s that every batch must have, s of whole sequences.
         eod_token_id: the token that ends a document, and belongs to it.
         reset_position_ids: count positions from 0 in every document.
     """

@@ -18,7 +18,7 @@ from pynative.transformer.recurrence import RecurrentMixer, ShortConvolution, co
 
 
 class GatedDeltaNet(RecurrentMixer):
-    """in_proj -> conv1d of queries, keys and values -> recurrence -> out_norm -> times silu(z) -> out_proj.
+    """in_proj -> silu(conv1d) of queries, keys, values -> recurrence -> out_norm -> times silu(z) -> out_proj.
 
     With context parallelism a rank has 1/c of its tensor-parallel rank's heads, of whole sequences, between the two
     linears.

@@ -15,16 +15,16 @@ from pynative.transformer.multi_token_prediction import FurtherLosses
 
 
 class GPTModel(Module):
-    """One pipeline stage of a GPT.
+    """One pipeline stage of a GPT, or one chunk of a stage.
 
     Args:
         config: the ModelConfig.
         num_tokentypes: 0; GPT has none.
         parallel_output: leave the logits that a call without labels returns cut over the vocabulary.
-        pre_process, post_process: whether this is the first stage, and whether it is the last.
+        pre_process, post_process: whether this begins the model, and whether it ends it.
         eod: the end-of-document token, from which positions and document starts are made (EosMask) in every call
-            without position_ids, and in every call without attention_mask and document_starts; they then take the place
-            of those given, and of a mask. None: they never are.
+            without position_ids, and in every call with neither attention_mask nor document_starts; they then take the
+            place of those given, and of a mask. None: they never are.
         reset_position_ids: positions that are made so count from 0 in every document.
     """
 
@@ -60,7 +60,7 @@ class GPTModel(Module):
     @property
     def unread_entries(self) -> frozenset[str]:
         """Names of a batch's entries that this stage has no use for: labels and loss_mask on all but the last stage;
-        on all but the first, unless `eod` was given, position_ids, and also tokens if no layer here reads them."""
+        on all but the first, unless `eod` was given, position_ids, and also tokens if nothing here reads them."""
         unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
         if self.pre_process or self.eod_mask is not None:
             return unread
@@ -84,11 +84,11 @@ class GPTModel(Module):
     ) -> Tensor:
         """tokens, position_ids, labels, loss_mask [b, s] -> the loss of the next tokens, a scalar, whose backward in
         training is also that of multi-token prediction's losses, if any; without labels logits [b, s, v/t] ([b, s, v]
-        without parallel_output); earlier stages: hidden states [s, b, h], with sequence parallelism [s/t, b, h].
-        attention_mask, document_starts: of the queries that attend on this rank (`ContextShard.queries`), bool [b, 1,
-        s, s], True where a score is left out (None: causal), and int32 [b, s], the first position of each query's
-        document. routed_experts, int [b, s, L, k]: given choices, a token's k experts in each of the decoder's L layers
-        that have experts; -1: the router chooses. ValueError for retriever_*, tokentype_ids, inference_params.
+        without parallel_output); earlier stages: hidden states [s, b, h], with sequence parallelism [s/t, b, h], wider
+        with several residual streams or a choice of keys that is sent along. attention_mask, document_starts: as
+        `CoreAttention` takes them (None: causal; without `eod` one document). routed_experts, int [b, s, L, k]: given
+        choices, a token's k experts in each of the decoder's L layers that have experts; -1: the router chooses, as a
+        hash layer does always. ValueError for retriever_*, tokentype_ids, inference_params.
         """
         check_unused(
             tokentype_ids=tokentype_ids,

@@ -19,9 +19,9 @@ WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 
 
 class ParallelLMLogits(Observable, ParallelLinear):
-    """Logits [s, b, v/t]: the product of hidden states and this rank's rows [v/t, h] of the output weight, scaled and
-    soft-capped if the configuration says so (Megatron's `output_layer`). It may be called several times in a step, and
-    adds a weight gradient for each call.
+    """Logits [s, b, v/t]: the product of hidden states and this rank's rows [v/t, h] of the output weight, plus a bias
+    if there is one, scaled and soft-capped if the configuration says so (Megatron's `output_layer`). It may be called
+    several times in a step: the weight gradients of the calls add up.
 
     Args:
         bias: whether the default block has one.
@@ -66,7 +66,7 @@ def heads_of(chunk: Chunk, config: ModelConfig) -> tuple[ParallelLMLogits | None
     """(The chunk's output layer, None unless the chunk is the last; output layers of those depths of multi-token
     prediction that have their own).
 
-    With tied embeddings the chunk's output layer uses the word embedding's weight; a last stage that has no word
+    With tied embeddings the chunk's output layer uses the word embedding's weight; a last chunk that has no word
     embedding has a copy of the weight, made by the same recipe under the same name, so that both are equal from the
     beginning. The gradients of the two are summed over the embedding group, so that they stay equal; in the gradient
     norm only the first stage's counts. Parameters of a depth's output layer are named after the depth.

@@ -10,11 +10,12 @@ from pynative.transformer.layer import ParallelTransformerLayer
 
 
 class HyperConnectedTransformerLayer(ParallelTransformerLayer):
-    """A layer over streams [s, b, n h]: each sublayer reads a mixture of them by its connection, and writes to all."""
+    """A layer over streams [s, b, n h], with sequence parallelism [s/t, b, n h]: each sublayer reads a mixture of them
+    by its connection, and writes to all."""
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
-        """(The branch's normed input [s, b, h], (the streams, the weights with which the branch's output is
-        written to the streams))."""
+        """(The branch's normed input [s, b, h], with sequence parallelism [s/t, b, h], (the streams, the weights with
+        which the branch's output is written to the streams))."""
         assert branch.connection is not None
         read, streams = kernels.fork(hidden_states)
         collapsed, weights = getattr(self, branch.connection)(read)

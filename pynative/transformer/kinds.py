@@ -1,9 +1,9 @@
-"""The table from the blocks of a layer to their cells: mixers, feed-forward blocks, norms, connections. A new kind is
-registered here, and in `parallel_core.blocks.kinds`.
+"""The table from the blocks of a layer to their cells: mixers, feed-forward blocks, norms, connections. A new kind of
+mixer or feed-forward block is registered here, and in `parallel_core.blocks.kinds`.
 
-A cell is made from (block, LayerSettings). The cell of a mixer takes (hidden states, attention mask, document starts,
-what layers share); that of a feed-forward block takes hidden states, and the tokens' ids if it reads them. Both return
-(output, bias still to be added or None).
+A cell is made from (block, LayerSettings). The cell of a mixer takes (hidden states, attention mask, document starts)
+and, if layers share something, that; the cell of a feed-forward block takes hidden states, and the tokens' ids if it
+reads them. Both return (output, bias still to be added or None).
 """
 
 from __future__ import annotations

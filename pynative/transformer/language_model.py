@@ -1,4 +1,4 @@
-"""The language model of one pipeline stage: embedding, layers, and the output layer."""
+"""The language model of one chunk of a pipeline stage: those of embedding, layers and output layer that it has."""
 
 import enum
 from typing import Any
@@ -38,10 +38,11 @@ def check_unused(**arguments: Any) -> None:
 
 
 class TransformerLanguageModel(nn.Cell):
-    """embedding (first stage), decoder: layers and final norm, output_layer (last stage), under Megatron's names.
+    """embedding (first chunk), decoder: layers, on the last chunk with the final norm if there is one, and output_layer
+    (last chunk), under Megatron's names.
 
-    With multi-token prediction the last stage has `mtp`, and an embedding for it: its own if it is the first stage too;
-    in a folded pipeline the first chunk's, which is borrowed; else a copy of the first stage's: the gradients of
+    With multi-token prediction the last chunk has `mtp`, and an embedding for it: its own if it is the first chunk too;
+    in a folded pipeline the first chunk's, which is borrowed; else a copy of the first chunk's: the gradients of
     both are summed, so that they stay equal. Or each depth has an embedding and an output layer of its own.
     """
 
@@ -67,8 +68,8 @@ class TransformerLanguageModel(nn.Cell):
         self.further_output_layers = nn.CellList(own_heads)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Set the hidden states that the previous stage sent, in the form in which it returned them, for the next call;
-        None on the first stage."""
+        """Set the hidden states that the previous chunk sent, in the form in which it returned them, for the next call;
+        the first chunk ignores them."""
         self.decoder.set_input_tensor(input_tensor)
 
     def construct(
@@ -80,13 +81,14 @@ class TransformerLanguageModel(nn.Cell):
         routed_experts: Array | None = None,
         **unused: None,
     ) -> Tensor:
-        """Hidden states [s, b, h] (with sequence parallelism [s/t, b, h]), which on the last stage `output_layer` turns
-        to logits: on the first stage from tokens and position_ids [b, s], later from those given to `set_input_tensor`.
+        """Hidden states [s, b, h] (with sequence parallelism [s/t, b, h]), which on the last chunk `output_layer` turns
+        to logits: on the first chunk from tokens and position_ids [b, s], later from those given to `set_input_tensor`.
+        Between chunks they are wider with several residual streams or a choice of keys that is sent along.
 
-        attention_mask: [b, 1, s, s] (True: left out), None for causal. document_starts: int32 [b, s], None for one
-        document. routed_experts: [b, s, L, k], choices for the decoder's L layers that have experts, or None.
-        unused: arguments of Megatron's that must be None. Raises ValueError for one that is not, for routed_experts
-        without --moe-enable-routing-replay, and in training with that flag if there are no routed_experts.
+        attention_mask, document_starts: as `CoreAttention` takes them; None for one document.
+        routed_experts: [b, s, L, k], choices for the decoder's L layers that have experts, or None. unused: arguments
+        of Megatron's, as in `check_unused`. Raises ValueError for one that is not None, for routed_experts without
+        --moe-enable-routing-replay, and in training with that flag if there are no routed_experts.
         """
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
@@ -115,9 +117,9 @@ class TransformerLanguageModel(nn.Cell):
     def predict_further(
         self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | Array | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """(The decoder's hidden states [s, b, h], a list of the hidden states of each depth of multi-token prediction,
-        empty if there is none), all for the output layer. tokens: [b, s]; masking: attention mask and document starts,
-        as `construct` takes them."""
+        """(The decoder's hidden states [s, b, h], with sequence parallelism [s/t, b, h], a list of the hidden states of
+        each depth of multi-token prediction, empty if there is none), all for an output layer. tokens: [b, s]; masking:
+        attention mask and document starts, as `construct` takes them."""
         if self.mtp is None:
             return hidden_states, []
         hidden_states, before = kernels.fork(hidden_states)
@@ -141,7 +143,7 @@ def get_language_model(
     pre_process: bool = True,
     post_process: bool = True,
 ) -> tuple[TransformerLanguageModel, str]:
-    """(This stage's language model, "language_model": its key in Megatron's checkpoints). Raises ValueError for token
+    """(This chunk's language model, "language_model": its key in Megatron's checkpoints). Raises ValueError for token
     types or a pooler."""
     if num_tokentypes or add_pooler:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""One transformer layer: attention and feed-forward block, each normed before and added to the residual stream."""
+"""One transformer layer: attention and feed-forward block, or one of them, added to the residual stream."""
 
 import enum
 from typing import Any
@@ -20,10 +20,13 @@ from pynative.transformer.kinds import LayerSettings, cell_of
 
 
 class ParallelTransformerLayer(Observable):
-    """x + attention(norm(x)), then x + mlp(norm(x)).
+    """x + attention(norm(x)), then x + mlp(norm(x)), with a mixer of any kind as attention; in training a result is
+    dropped out before it is added.
 
-    With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1;
-    `block` describes the layer's sublayers, by default as the configuration says for that number.
+    With sandwich norm each result is normed once more before it is added; with
+    --apply-residual-connection-post-layernorm it is added to norm(x). A block may lack a norm or one of the two
+    sublayers, and both addends may have a factor. `layer_number` is global and starts at 1; `block` describes the
+    layer's sublayers, by default as the configuration says for that number.
     """
 
     def __init__(
@@ -86,10 +89,9 @@ class ParallelTransformerLayer(Observable):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> Tensor:
-        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> the same shape. attention_mask (bool [b, 1, s, s], True:
-        left out) and document_starts (int32 [b, s], the first position of each query's document) are of whole rows with
-        sequence parallelism, too. shared: what layers share (choices of keys; keys and values), and the tokens' ids, if
-        there are such."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]; with n residual streams n h in place of h) -> the same
+        shape. attention_mask, document_starts: as `CoreAttention` takes them; sequence parallelism does not cut them.
+        shared: what layers share (choices of keys; keys and values), and the tokens' ids, if there are such."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:

@@ -18,8 +18,8 @@ from pynative.transformer.recurrence import RecurrentMixer, ShortConvolution, co
 
 
 class GroupedNorm(nn.Cell):
-    """The weight [this rank's features] of an RMS norm by groups of neighbouring features; `MambaMixer` computes the
-    norm."""
+    """The weight of an RMS norm by groups of neighbouring features, [features of this tensor-parallel rank];
+    `MambaMixer` computes the norm."""
 
     def __init__(self, block: blocks.GroupedNorm) -> None:
         super().__init__()
@@ -27,8 +27,8 @@ class GroupedNorm(nn.Cell):
 
 
 class MambaMixer(RecurrentMixer):
-    """in_proj, its parts times factors, if any -> conv1d of values, keys and queries -> recurrence, plus D x values ->
-    times silu(z) -> norm by groups, if any -> out_proj.
+    """in_proj, its parts times factors, if any -> silu(conv1d) of values, keys and queries -> recurrence, plus D x
+    values -> times silu(z) -> norm by groups, if any -> out_proj.
 
     With context parallelism a rank has 1/c of its tensor-parallel rank's groups, of whole sequences, between the two
     linears.

@@ -25,8 +25,8 @@ class Module(nn.Cell):
         self.pre_process = self.post_process = True
 
     def initialize_word_embeddings(self) -> None:
-        """Mark the word embedding's weight as shared on first and last stage, so that its gradients are summed over
-        both. Raises ValueError if the model shares none."""
+        """Mark the word embedding's weight as shared on first and last chunk, so that its gradients are summed over
+        both; a chunk between them has none to mark. Raises ValueError if the model shares none."""
         if not self._shares_embedding:
             raise ValueError("initialize_word_embeddings() was called, but the model does not share its embedding")
         if self.pre_process or self.post_process:
@@ -46,8 +46,8 @@ class Module(nn.Cell):
             own.borrowed.append(others.embedding)
 
     def shared_embedding_or_output_weight(self) -> Parameter:
-        """The word embedding's weight [v/t, h]; on a last stage without an embedding the output layer's, its copy if
-        both are tied. Raises RuntimeError on a stage that is neither first nor last."""
+        """The word embedding's weight [v/t, h]; on a last chunk without an embedding the output layer's, its copy if
+        both are tied. Raises RuntimeError on a chunk that is neither first nor last."""
         if getattr(self.language_model, "embedding", None) is not None:
             return self.language_model.embedding.word_embeddings.weight
         if not self.post_process:
@@ -55,6 +55,6 @@ class Module(nn.Cell):
         return self.language_model.output_layer.weight
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Set the hidden states that the previous stage sent, in the form in which it returned them, for the next call;
-        None on the first stage."""
+        """Set the hidden states that the previous chunk sent, in the form in which it returned them, for the next call;
+        the first chunk ignores them."""
         self.language_model.set_input_tensor(input_tensor)

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024), heads cut over ranks, latents whole on each.
+"""Multi-head latent attention (DeepSeek-V2, 2024), heads cut over ranks, all channels of the latents on each.
 
 s sequence, b batch, h hidden, n heads, t tensor-parallel size; of each head p plain and r rotary channels of queries
 and keys, e of values; c width of the latent of keys and values; in generation S cached tokens.
@@ -26,7 +26,8 @@ from pynative.transformer.rope import angles
 
 
 class MLASelfAttention(nn.Cell):
-    """Down projections -> norms of the latents -> up projections and rotation -> core attention -> linear_proj.
+    """Down projections -> norms of the latents, if any -> up projections and rotation -> core attention -> linear_proj;
+    queries may have no latent.
 
     Neighbouring channels rotate as a pair and stay where they are; Megatron puts the pairs' first halves before their
     second ones, in queries and keys alike, which changes no score.
@@ -113,7 +114,7 @@ class MLASelfAttention(nn.Cell):
 
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q and k [s, b, n/t, p + r] and v [s, b, n/t, e], from the latents (with sequence parallelism this rank's
-        shards of them) and the rotary key [s, b, r] of all tensor-parallel ranks' tokens. In generation k and v are
+        shards of them) and the rotary key [s, b, r] of all tensor-parallel ranks' tokens. With a cache k and v are
         those of all S cached tokens; in a forward after the first one, unless the up projection has an adapter or a
         bias, both are the cached latents with their rotary keys, [S, b, 1, c + r], and q is made to be multiplied with
         these, [s, b, n/t, c + r]."""

@@ -1,7 +1,7 @@
 """Multi-token prediction (DeepSeek-V3, 2024, section 2.2): layers behind the decoder that predict later tokens.
 
-Names here are Megatron's: `mtp.layers.K` is depth K, from 0, which predicts the token K + 2 places on. Embedding and
-output layer are the model's, or each depth has its own.
+`mtp.layers.K`, Megatron's name, is depth K, from 0, which predicts the token K + 2 places on. Embedding and output
+layer are the model's, or each depth has its own.
 """
 
 import enum
@@ -32,13 +32,13 @@ from pynative.transformer.stream_connections import stream_head_of
 
 
 class OwnEmbedding(Embedding):
-    """A depth's own embedding. Hidden states pass through it unchanged: when their gradient has come, the gradient
-    of its weight is complete (`layer_events`), and ZeRO reuses the weight's memory."""
+    """A depth's own embedding. Hidden states pass through it unchanged, so that their gradient tells when its backward
+    is over (`layer_events`): tokens have none."""
 
     def construct(  # type: ignore[override]
         self, tokens: Tensor, position_ids: Tensor | None, ahead: int, hidden_states: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(`Embedding`'s result, the hidden states as they are)."""
+        """(`Embedding`'s result for tokens, position_ids and ahead, the hidden states as they are)."""
         return super().construct(tokens, position_ids, ahead), hidden_states
 
 
@@ -47,7 +47,8 @@ class _Projection(Observable, ColumnParallelLinear):
 
 
 class MultiTokenPredictionLayer(nn.Cell):
-    """One depth: eh_proj([enorm(embeddings), hnorm(hidden states)]), a layer of the decoder's kind, final_layernorm.
+    """One depth: eh_proj([enorm(embeddings), hnorm(hidden states)]), a transformer layer, with several
+    residual streams their merge, final_layernorm.
 
     `layer_number` is global, from 1: depths follow the decoder's layers.
     """
@@ -115,7 +116,7 @@ class MultiTokenPrediction(nn.Cell):
         *masking: Tensor | Array | None,
     ) -> list[Tensor]:
         """The decoder's hidden states [s, b, h] (with sequence parallelism [s/t, b, h]) and tokens [b, s] -> each
-        depth's hidden states, of the same shape. embedding: the model's; None if each depth has its own. masking:
+        depth's hidden states, of the same shape. embedding: the model's, for depths without one of their own. masking:
         attention mask and document starts."""
         states: list[Tensor] = []
         context = (*masking, {}) if self._shares else masking
@@ -134,7 +135,8 @@ class MultiTokenPrediction(nn.Cell):
 
 
 class FurtherLosses:
-    """The losses of the depths of multi-token prediction, attached to the main loss."""
+    """The losses of the depths of multi-token prediction, which are attached to the main loss: its backward starts
+    theirs, its value stays."""
 
     def __init__(self, config: ModelConfig) -> None:
         settings, training = config.multi_token_prediction, config.parallel_config.all_config.training_config

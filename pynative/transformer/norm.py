@@ -87,12 +87,12 @@ def _sum(x: Tensor, group: Group) -> Tensor:
 
 
 class RMSNormOfAllHeads(_Norm):
-    """RMS norm over all heads of a token, of which each tensor-parallel rank has n/t."""
+    """RMS norm over all n heads of a token together, of which each of the t tensor-parallel ranks has n/t."""
 
     kind = "RMSNorm"
 
     def construct(self, x: Tensor) -> Tensor:
-        """[s, b, n/t, d] -> normed, of the same shape."""
+        """[s, b, n/t, d] -> normed, of the same shape and type."""
         group = parallel_state.get_tensor_model_parallel_group()
         normed: Tensor = _OverRanks.apply(x, self.weight, group, self.epsilon, self.zero_centered)
         return normed

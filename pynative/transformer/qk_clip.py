@@ -15,8 +15,8 @@ from pynative.transformer.multi_latent_attention import MLASelfAttention
 
 
 class QueryKeyClip:
-    """The attentions in a stage's chunks whose weights are scaled down after a step with large scores; none unless
-    enabled."""
+    """The attentions in a stage's chunks (`model`), whose weights are scaled down after a step with scores above the
+    threshold; none unless --qk-clip is given."""
 
     def __init__(self, model: Iterable[nn.Cell], config: QKClipConfig) -> None:
         cells = (cell for chunk in model for _, cell in chunk.cells_and_names()) if config.enabled else ()
@@ -24,8 +24,9 @@ class QueryKeyClip:
         self._config = config
 
     def row_factors(self, figures: Mapping[str, Array]) -> list[tuple[Parameter, Array]]:
-        """(Weight, factors [rows] of this rank's rows) for each weight that shrinks, by the largest scores that a step
-        reported."""
+        """(Weight, factors [rows] of this rank's rows) for each weight that makes queries or keys in an attention with
+        a head whose largest score is above the threshold. Factors may be 1, as those of values and of other heads.
+        figures: a step's, with its largest scores; KeyError without them, if there are attentions."""
         found = []
         for cell in self._attentions:
             eta = qk_clip.shrinking(

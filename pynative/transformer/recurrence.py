@@ -55,8 +55,8 @@ class SequenceExchange:
         return features_to_sequence(x, self.group, self.layout)
 
     def share(self, parameter: Parameter, widths: Sequence[int]) -> Tensor:
-        """The rows of a parameter that belong to this rank's share of fused features of these widths; their gradient
-        reaches the parameter."""
+        """The rows of a parameter that belong to this rank's share of fused features of these widths; the parameter
+        itself in a group of one. Their gradient reaches the parameter."""
         if self.group.size == 1:
             return parameter
         own, places = self._places(tuple(widths))
@@ -87,7 +87,7 @@ def _lengths(cache: key_value_cache.Cache) -> Array | None:
 
 def convolved(layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """silu of the causal convolution of each channel of x [s, b, c] by itself, [s, b, c], with weight [c, 1, w] and
-    bias [c] or None; in generation behind the layer's last inputs, which the cache keeps."""
+    bias [c] or None; in generation with a cache behind the layer's last inputs, which that keeps."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.short_convolution(x, weight, bias)
@@ -102,7 +102,7 @@ def recurrent(
     layer: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
 ) -> Tensor:
     """The recurrence `form` over q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1)
-    -> [s, b, n, e]; in generation it continues the layer's state, which the cache keeps."""
+    -> [s, b, n, e]; in generation with a cache it continues the layer's state, which that keeps."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.linear_recurrence(q, k, v, log_decay, rate, form)
@@ -114,14 +114,15 @@ def recurrent(
 
 
 def check_no_mask(*masking: object) -> None:
-    """Raise ValueError if a mask or document starts are given to a recurrence, which knows the order of tokens
-    alone."""
+    """Raise ValueError if one of the arguments, a mask or document starts for a recurrence, is not None: it knows the
+    order of tokens alone."""
     if any(given is not None for given in masking):
         raise ValueError("a layer that keeps a state knows the causal order alone: leave masks and document starts out")
 
 
 class RecurrentMixer(nn.Cell):
-    """The base of cells of a `blocks.RecurrentMixer`: a subclass makes the parameters, then calls `set_up`."""
+    """The base of cells of a `blocks.RecurrentMixer`, a mixer that keeps a state: a subclass makes the parameters, then
+    calls `set_up`, and computes what lies between in_proj and out_proj (`_mix`)."""
 
     in_proj: ColumnParallelLinear
     out_proj: RowParallelLinear

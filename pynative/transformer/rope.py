@@ -10,13 +10,14 @@ from pynative import key_value_cache
 
 
 class RotaryEmbedding:
-    """Cosines and sines of the angles position x base^(-2i/r), for the first r = d x rotary_percent of each head.
+    """Cosines and sines of the angles position x base^(-2i/r), i < r/2, for the first r channels of each head.
 
     Args:
         kv_channels: head size d.
-        rotary_percent: share of the head that rotates.
+        rotary_percent: share of the head that rotates: r = d x rotary_percent, rounded down, an even number.
         rotary_interleaved: neighbours (2i, 2i+1) form a pair, instead of (i, i + r/2).
-        seq_len_interpolation_factor: positions are divided by it ("position interpolation", Chen et al., 2023).
+        seq_len_interpolation_factor: positions are divided by it ("position interpolation", Chen et al., 2023); None:
+            by 1.
         rotary_base: base of the frequencies.
     """
 
@@ -39,15 +40,16 @@ class RotaryEmbedding:
 
 @lru_cache(maxsize=8)
 def angle_tables(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
-    """(cos, sin), each float32 [s, r], of a rotary embedding at these s positions: made once for all layers; the last 8
-    pairs are kept."""
+    """(cos, sin), each float32 [s, r], of a rotary embedding at these s positions, times its magnitude. The 8 pairs
+    that were used last are kept and returned again."""
     cos, sin = rotary.tables(positions)
     return Tensor.from_numpy(cos), Tensor.from_numpy(sin)
 
 
 def angles(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
     """(cos, sin) for a forward's tokens: [s, r] at these positions; in generation, for one new token of each text, [1,
-    b, r] at the cache's positions. Generation uses the frequencies for the longest text's length."""
+    b, r] at the cache's positions. Generation uses the frequencies for the longest text's length (`Rotary.of_text`),
+    without a cache for the end of the last position."""
     cache = key_value_cache.current()
     if cache is not None and cache.continues:
         return cache.angles(rotary)

@@ -37,8 +37,8 @@ class ShortcutTransformerLayer(Observable):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> Tensor:
-        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> the same shape, with the arguments of
-        `ParallelTransformerLayer`."""
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> the same shape. Arguments are those of
+        `ParallelTransformerLayer`, but the experts are given no tokens' ids."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:

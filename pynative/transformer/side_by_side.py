@@ -16,8 +16,8 @@ from pynative.transformer.mamba import MambaMixer
 
 
 class AttentionBesideStateSpace(ParallelAttention):
-    """A mixer of attention and Mamba-2 on the same input: weights[0] x attention(x) + weights[1] x mixer(x), with two
-    numbers of the configuration."""
+    """A mixer of attention and Mamba-2 on the same input: weights[0] x attention(x) + weights[1] x mixer(x), the
+    weights two numbers of the configuration."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class AttentionBesideStateSpace(ParallelAttention):
 
     def construct(self, hidden_states: Tensor, *masking: Any) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] (with sequence parallelism [s/t, b, h]) -> (the same shape, None: no bias is left to be added).
-        masking: attention mask and document starts, which must be None: the mixer raises ValueError."""
+        masking: attention mask and document starts; raises ValueError for one that is not None."""
         for_attention, for_mixer = fork_made_again(hidden_states)
         attended, bias = super().construct(for_attention, *masking)
         mixed, _ = self.mixer(for_mixer, *masking)

@@ -1,13 +1,13 @@
 """DeepSeek sparse attention (DeepSeek-V3.2, 2025): each query attends to the keys that an indexer chooses for it.
 
-Where a sequence is cut over ranks, each rank computes the indexer's scores of its own queries with the keys of the
-whole sequence: the indexer's keys, of one narrow head, are gathered, and for the loss attention's keys too. Attention
-itself, to the chosen keys, runs as a ring or by Ulysses.
+With context parallelism each rank computes the indexer's scores of its own queries with the keys of the whole
+sequence: the indexer's keys, of one narrow head, are gathered, and for the loss attention's keys too. Attention itself,
+to the chosen keys, runs as a ring, by Ulysses, or as both.
 
 The indexer learns from attention, and attention does not learn from it: it is given hidden states and query latents
-without their past, and its choice has no gradient. Its loss is the divergence of its scores' softmax from the
-probabilities of attention, summed over heads. The gradient of that loss is computed with it, a block of queries at a
-time, so that nothing of the s x s square is kept.
+without their past, and its choice has no gradient. Its loss is KL(p || softmax of its scores), p the mean of
+attention's probabilities over heads. The gradient of that loss is computed with it, a block of queries at a time, so
+that no s x s square is kept.
 
 s sequence, b batch, h hidden, n heads, t tensor-parallel size; d size of a query's and a key's head, e of a value's;
 j heads of the indexer, c their size.
@@ -57,8 +57,8 @@ class Indexed(NamedTuple):
 
 
 class DSAIndexer(nn.Cell):
-    """The indexer: queries of the query latent, keys and weights of the hidden states; whole on every tensor-parallel
-    rank.
+    """The indexer: linears and a norm that make queries of the query latent, keys and weights of the hidden states;
+    whole on every tensor-parallel rank.
 
     Megatron and DeepSeek turn queries and keys by a Hadamard matrix, which prepares them for 8 bits and is left out
     here: it changes no product of the two.
@@ -77,9 +77,9 @@ class DSAIndexer(nn.Cell):
         self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed:
-        """Hidden states [s, b, h] and query latents [s, b, rank], with sequence parallelism this rank's shards of them
-        -> the tensors of the scores, for the queries of all tensor-parallel ranks and with keys of the whole sequence.
-        No gradient goes back to the arguments."""
+        """Hidden states [s, b, h] and query latents [s, b, rank] (hidden states where queries are not compressed), with
+        sequence parallelism this rank's shards of them -> the tensors of the scores, for the queries of all
+        tensor-parallel ranks and with keys of the whole sequence. No gradient goes back to the arguments."""
         hidden_states, query_latent = map(detached_made_again, (hidden_states, query_latent))
         queries = self._whole(self.linear_wq_b(query_latent)[0])
         keys = self._whole(self.k_norm(self.linear_wk(hidden_states)[0]))
@@ -102,8 +102,7 @@ class DSAttention(nn.Cell):
     """softmax(scale q k^T) v of each query with its chosen keys, for this rank's heads. As in Megatron there is no
     dropout on the probabilities.
 
-    The choice is its own indexer's, or an earlier layer's, which is found in `Choices` also when the layer is
-    recomputed.
+    The choice is its own indexer's, or an earlier layer's, which is looked up in `Choices`.
     """
 
     def __init__(self, config: ModelConfig, layer_number: int, block: blocks.SparseAttention) -> None:
@@ -129,9 +128,9 @@ class DSAttention(nn.Cell):
         choices: Choices | None = None,
     ) -> Tensor:
         """q, k [s, b, n/t, d] and v [s, b, n/t, e] -> [s, b, n/t x e], whose backward in training also gives the
-        indexer the gradient of its loss. hidden_states, query_latent: the indexer's inputs, with sequence parallelism
-        this rank's shards of them. choices: those that layers share, to which this layer may add its own. Raises
-        ValueError if it has no indexer and the choice that it needs is not among them."""
+        indexer the gradient of its loss, unless the loss's coefficient is 0. hidden_states, query_latent: the indexer's
+        inputs, with sequence parallelism this rank's shards of them. choices: those that layers share, to which this
+        layer may add its own. Raises ValueError if it has no indexer and the choice that it needs is not among them."""
         indexed = None if self.indexer is None else self.indexer(hidden_states, query_latent)
         chosen = None if indexed is None else self._chosen(indexed)
         seen = self._shared(choices) if indexed is None else of_block(chosen, self.ulysses_group)

@@ -30,11 +30,12 @@ class HyperConnection(Observable):
 
     def construct(self, streams: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """[s, b, n h] -> (the sublayer's input [s, b, h], float32 [s, b, n + n n]: each stream's weight for the
-        sublayer's output, and the weights by which streams become the new ones); of a head the input alone."""
+        sublayer's output, and the weights by which streams become the new ones); of a head one stream [s, b, h]. s is
+        with sequence parallelism s/t."""
         read = kernels.read_streams if self.rule.iterations else kernels.collapse_streams
         return read(streams, self.hc_fn.weight, self.hc_base, self.hc_scale, self.rule)
 
 
 def stream_head_of(block: blocks.HyperConnection | None) -> HyperConnection | None:
-    """The cell that merges a decoder's streams at its end; None for None."""
+    """The cell that merges residual streams behind layers, of a head's block; None for None."""
     return None if block is None else HyperConnection(block)

@@ -26,18 +26,18 @@ from pynative.transformer.stream_connections import stream_head_of
 
 
 def chunk_here(config: ModelConfig, pre_process: bool, post_process: bool) -> blocks.Chunk:
-    """The blocks of the chunk that is being built; pre_process and post_process say whether it begins and ends the
-    model."""
+    """The blocks of the chunk that is being built: this rank's pipeline stage, and its current virtual stage (the first
+    if none is set). pre_process and post_process say whether it begins and ends the model."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
     return chunk_of(config, stage, chunk, (pre_process, post_process))
 
 
 class LayerStack(nn.Cell):
-    """Layers under their global numbers, so that a parameter's path is its global name on every stage.
+    """Layers under their global numbers, from 0, so that a parameter's path is its global name on every stage.
 
-    Layers that share a choice of keys are given, behind masks and document starts, one dictionary of the forward, to
-    add to and to read from (`carried_choice.Choices`). A layer that runs again finds there what it found first.
+    With cross-layer attention every layer is given one more argument, the last: a `SharedKeys`, through which a layer
+    hands keys and values to the next.
     """
 
     def __init__(self, block: blocks.LayerStack, config: ModelConfig, attn_mask_type: enum.Enum) -> None:
@@ -52,8 +52,9 @@ class LayerStack(nn.Cell):
         self._share_keys = any(blocks_within(block, blocks.CrossLayerAttention))
 
     def construct(self, hidden_states: Tensor, *context: Any) -> Tensor:
-        """Apply the layers one after the other to hidden states [s, b, h] (with sequence parallelism [s/t, b, h]); runs
-        of layers that are recomputed as a whole keep only their input. context: further arguments of every layer."""
+        """Apply the layers one after the other to hidden states [s, b, h] (with sequence parallelism [s/t, b, h], with
+        n residual streams n h channels); layers that are recomputed as a whole run by `checkpoint`. context: further
+        arguments of every layer. Returns hidden states of the same shape."""
         for layers, recomputed in self._groups:
             through = partial(_through, layers, self._share_keys)
             if recomputed:
@@ -74,8 +75,9 @@ class ParallelTransformer(nn.Cell):
     """The layers of the chunk that is being built; on the model's last chunk also the merge of several residual streams
     and the final norm.
 
-    Layers of --noop-layers are left out: they only take up a number. post_norm: whether the last chunk ends with the
-    configuration's norm; None: as `block` says, which by default is the configuration's for this chunk.
+    Layers of --noop-layers are left out: they only take up a number. pre_process, post_process: whether the chunk
+    begins and ends the model. block: the decoder; None: the configuration's for this chunk. post_norm: whether a chunk
+    that ends the model ends with the configuration's norm; None: as the block says.
     """
 
     def __init__(
@@ -136,8 +138,8 @@ class ParallelTransformer(nn.Cell):
 
 
 def unused_recompute_notice(model: nn.CellList, config: ModelConfig) -> str | None:
-    """One line for the log where flags ask to recompute or offload layers and the model, a user's own, has no
-    LayerStack; else None."""
+    """One line for the log where flags ask to recompute or offload layers of this stage, or parts of them, and its
+    chunks (`model`), of a user's own model, have no LayerStack; else None."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     layers = [layer for n in range(len(model)) for layer in chunk_of(config, stage, n).decoder.layers.recompute.layers]
     asked = any(layer.is_asked_for for layer in layers)

@@ -1,5 +1,5 @@
-"""Rows of flags that fill options of the config: name, type, default and choices are the option's, unless a change says
-otherwise."""
+"""Functions that make rows of flags from options of the config: type, default and choices are the option's, unless a
+change says otherwise."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,23 +14,23 @@ WITHOUT_MUP = (lambda args: not args.use_mup, "needs --use-mup")
 """The test for arguments with which mu-P's flags do nothing, and the reason (`Flag.idle`)."""
 
 Change = Mapping[str, Any]
-"""Field of a flag's row -> value, where the row differs from the one that its option makes."""
+"""Field of a flag's row -> value, where the row differs from the one that its option makes; also: further choices."""
 
 
 class Acting(NamedTuple):
-    """Additions to the flags that the options of one section (and its inner sections) make: changed fields of their
-    rows by flag (`own`), and further flags that fill the section's fields (`others`)."""
+    """Additions to the flags that options make: changed fields of their rows by flag (`own`), and further flags that
+    fill options (`others`)."""
 
     own: Mapping[str, Change]
-    """Flag of an option -> differences of its row: Megatron's default, notation, aliases."""
+    """Flag of an option -> differences of its row, such as another default or aliases."""
     others: tuple[Flag, ...]
-    """Further flags that fill the section's fields."""
+    """Further flags that fill options."""
 
 
 def row(option: Option, name: str) -> Flag:
-    """The row of a flag `name` for an option, with the option's type, default and choices: a switch for a bool (one
-    that sets false, if the default is true), one or more values for a list, else one value. It is ignored if the option
-    never does anything (`ALWAYS`)."""
+    """The row of a flag `name` for an option: for a bool a switch, off by default (one that sets false, if the option's
+    default is true); else one value, or one or more for a list, with the option's type and default. Choices are the
+    option's. The row is ignored if the option never does anything (`ALWAYS`)."""
     kind, base = _plain(option.type), {"target": option.path, "choices": option.field.metadata["choices"]}
     if option.path in ALWAYS:
         base |= {"status": IGNORED, "reason": ALWAYS[option.path]}
@@ -60,8 +60,8 @@ def changed(flag: Flag, change: Change) -> Flag:
 
 
 def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
-    """The row of a further flag for `field` (the end of its path), made of the field's option as by `row`, with an
-    attribute of its own unless `change` has another. change: as in `changed`."""
+    """The row of a further flag for `field` (the end of its path), made of the field's option as by `row`, with the
+    attribute of its own name unless `change` has another. change: as in `changed`."""
     return changed(row(OPTIONS[path_of(field)], name), {"help": help, **change})
 
 
@@ -82,13 +82,13 @@ def refusing(reason: str, *refused: str, **change: Any) -> Change:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a docstring, in one line and without its full stop; "et al." ends none."""
+    """A text, in one line, up to its first full stop before a space or at the end; that of "et al." does not count."""
     return re.split(r"(?<!et al)\.(?=\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
 def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tuple[Flag, ...]]:
     """The rows of each section, in the order of the config: first those of its options' own flags, then further flags.
-    without_flag: the flags of options that nobody types, which get no row."""
+    without_flag: flags of options that get no row. Raises AssertionError at the end if `own` names another flag."""
     parts = list(acting)
     own = {name: change for part in parts for name, change in part.own.items()}
     others = [flag for part in parts for flag in part.others]

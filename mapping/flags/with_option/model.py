@@ -1,4 +1,5 @@
-"""Flags of the network: the differences of their rows from the options that they fill, and further flags."""
+"""Flags of the network, and some of recomputation: the differences of their rows from the options that they fill, and
+further flags."""
 
 from typing import Any
 
@@ -26,7 +27,7 @@ _LEFT_OPEN = (
     *("dsa-indexer-n-heads", "dsa-indexer-head-dim", "dsa-indexer-topk"),
     "dsa-indexer-skip-topk-offset",
 )
-"""Options whose flags have no default of their own, since the field's follows from others."""
+"""Options whose arguments are None if they are not given."""
 
 ACTING = Acting(
     {

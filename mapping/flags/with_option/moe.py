@@ -7,8 +7,7 @@ from parallel_core.config.moe import BALANCING
 
 SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
 ROUTERS = (*SOFTMAX_FIRST, "noaux_tc", "aux_loss")
-"""MindSpeed-LLM's names for whole routers, whose balancing loss is over the batch or, with --seq-aux, over each
-sequence."""
+"""MindSpeed-LLM's names for whole routers, whose balancing loss --seq-aux takes over each sequence."""
 
 ACTING = Acting(
     {

@@ -1,4 +1,4 @@
-"""Flags of parallelism and of the process: the differences of their rows from the options that they fill, and further
+"""Flags of parallelism and recomputation: the differences of their rows from the options that they fill, and further
 flags."""
 
 from mapping.flags.flag import value

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: formats and conversion of checkpoints."""
+"""Flags that are ignored or refused: formats, loading, storage and conversion of checkpoints."""
 
 from mapping.flags.flag import group, ignored, refused
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored: overlap of work and communication, its libraries, and the addresses of ranks."""
+"""Flags that are ignored: communication between ranks, such as its overlap with work, its libraries, addresses."""
 
 from mapping.flags.flag import Flag, group, ignored
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: preparation of data, tokenizers, evaluation."""
+"""Flags that are ignored or refused: data and their preparation, tokenizers, evaluation."""
 
 from mapping.flags.flag import group, ignored, refused
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored: fused operators and CUDA graphs."""
+"""Flags that are ignored: operators that compute the same, such as fused ones, and CUDA graphs."""
 
 from mapping.flags.flag import group, ignored
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored: logs, timers, profiles of other frameworks."""
+"""Flags that are ignored: logs, timers, garbage collection, profiles of other frameworks."""
 
 from mapping.flags.flag import group, ignored
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: debugging, fault tolerance, jobs."""
+"""Flags that are ignored or refused: operations, such as debugging, fault tolerance, jobs."""
 
 from mapping.flags.flag import group, ignored, refused
 

@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: what is always on, old names."""
+"""Further flags that are ignored or refused, such as for what is always on, and old names."""
 
 from mapping.flags.flag import group, ignored, refused, value
 from mapping.flags.notations import spec

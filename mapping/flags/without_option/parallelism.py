@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: other ways to split the work."""
+"""Flags that are ignored or refused: parallelism, such as other ways to split the work."""
 
 from mapping.flags.flag import group, ignored, refused, value
 

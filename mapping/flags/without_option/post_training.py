@@ -1,4 +1,4 @@
-"""Flags that are ignored or refused: rewards, preferences, distillation, pruning, other adapters and conversations."""
+"""Flags that are ignored or refused: training after pretraining, such as by rewards or preferences."""
 
 from mapping.flags.flag import group, ignored, refused
 

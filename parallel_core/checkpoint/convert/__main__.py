@@ -3,7 +3,7 @@
 From HuggingFace's, Megatron-LM's and our checkpoints to any of them; tensors are read when they are written. The source
 is held against its checksums first, where it has any. The target is read again before it gets its name, unless
 --no-verify is given: it must be the same network, bit by bit, and the engine must compute the same logits of a small
-prompt (--logits says when).
+prompt, up to rounding (--logits says when).
 """
 
 import argparse
@@ -28,8 +28,9 @@ from parallel_core.system.command_line import command_line, program
 
 
 def convert(options: argparse.Namespace) -> list[str]:
-    """Convert a checkpoint; lines that report it. options: as `parser` reads them. Raises ValueError if something does
-    not fit, OSError if a file cannot be read or written; then no target is left."""
+    """Convert a checkpoint; lines that report it. options: as `parser` reads them. A target that is found to differ
+    from the source is removed. Raises ValueError then, and if something does not fit, OSError if a file cannot be read
+    or written."""
     wrong = list(findings(options))
     if wrong:
         raise ConfigError(wrong)
@@ -149,7 +150,7 @@ def _size(text: str) -> int:
 
 
 def parser(description: str | None = None) -> argparse.ArgumentParser:
-    """The parser of the command line. description: the text of --help."""
+    """The parser of the command line. description: text that --help shows above the flags."""
     made = command_line(description, program("convert"))
     made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
     made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")

@@ -1,5 +1,5 @@
-"""The formats of checkpoints, recognised by the files in their folders, and the checksums that these come with: ours
-has one for each tensor, torch.save writes zip archives."""
+"""The formats of checkpoints, recognised by the files in their folders, and the checksums that these come with: those
+in our manifest, and those in the zip archives of torch.save."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -52,7 +52,8 @@ then."""
 def recognise(directory: Path, kind: str = "auto", step: int | None = None) -> tuple[Format, Path]:
     """(format, folder with the files) of a checkpoint: the iteration in `directory` that `step` names; without `step`
     the one that its tracker names or, where there is none of a format that fits, `directory` itself. kind: a value of
-    `Format.kind`, or "auto". Raises ValueError if there is no such folder, or no format fits."""
+    `Format.kind`, or "auto". Raises ValueError if there is no such folder, or no format fits, OSError if the folder or
+    its tracker cannot be read."""
     if not directory.is_dir():
         rule = "is a file" if directory.exists() else "there is no such folder"
         raise ValueError(f"{directory}: {rule}; give the folder of a checkpoint")
@@ -82,8 +83,8 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
 
 def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:
     """The model of the checkpoint in a folder, of whichever format or of one `kind` (--from). step: as for `recognise`.
-    optimizer: its state is read, too. Raises ValueError if there is none or its content is wrong, OSError if a file
-    cannot be read."""
+    optimizer: its state, if there is one, is read, too. Raises ValueError if there is no checkpoint or its content is
+    wrong, OSError if a file cannot be read."""
     one, folder = recognise(directory, kind, step)
     with told_of(folder, one.name):
         model = one.read(folder, optimizer=optimizer)
@@ -107,8 +108,9 @@ def read_as_stored(one: Format, folder: Path) -> Model:
 
 @contextmanager
 def told_of(folder: Path, name: str) -> Iterator[None]:
-    """Turn an error that wrong content causes in the block, which reads files of the format `name` (also ones written
-    by hand), into a ValueError that names the folder; OSError passes as it is."""
+    """Turn a KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError or ValueError of the
+    block, which reads files of the format `name`, into a ValueError that names the folder; other errors pass as they
+    are."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
@@ -120,9 +122,10 @@ def told_of(folder: Path, name: str) -> Iterator[None]:
 
 
 def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
-    """Sentences about files whose bytes differ from their checksums, and of our checkpoints also about files that are
-    missing or of another size; safetensors of other tools have no checksums. Ranks can divide the files: this is share
-    number `share`, from 0, of `shares`."""
+    """Sentences about files whose bytes differ from their checksums, about files of torch.save that are no readable
+    archives, and of our checkpoints about files that are missing or of another size; safetensors of other tools have no
+    checksums. Ranks can divide the files: this is share number `share`, from 0, of `shares`. Raises ValueError if our
+    manifest cannot be read."""
     if is_native(folder):
         yield from CheckpointReader(folder).damaged_files(share, shares)
     for path, offset, length in [*_archives(folder)][share::shares]:
@@ -132,8 +135,9 @@ def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
 
 
 def unverified(folder: Path) -> list[str]:
-    """Names of the files in `folder` that have no checksums: of one of our checkpoints those for which its manifest has
-    none (made by hand), of any other folder all safetensors files."""
+    """Names of files in `folder` that have no checksums: of one of our checkpoints those for which its manifest (made
+    by hand) has none, and the manifest itself if it has no digest; of any other folder all safetensors files. Raises
+    ValueError if our manifest cannot be read."""
     if is_native(folder):
         return CheckpointReader(folder).unverified_files
     return sorted(path.name for path in folder.glob("*.safetensors"))

@@ -1,8 +1,8 @@
 """A check that a written checkpoint computes the logits of the one that was read.
 
-Weights that are equal bit by bit and settings that say the same network leave three faults that this finds: a setting
-which changes the network and that nobody compared, a target that the engine cannot load, and NaN or infinities. It does
-not find a mistake that reading makes of both alike: for that the logits of another tool are needed.
+Where weights are equal bit by bit and settings say the same network, this can still find a setting which changes the
+network and that nobody compared, a target that the engine cannot load, and NaN or infinities. It does not find a
+mistake that reading makes of both alike: for that the logits of another tool are needed.
 
 The engine is another package with a device of its own, so it runs in a process of its own, started by its name.
 """
@@ -43,8 +43,8 @@ def _gib(model: Model) -> float:
 
 
 def skipped(model: Model) -> str | None:
-    """A clause that says why logits are not compared unless --logits yes asks for it: the weights are large, or the
-    engine is not installed. None if neither is so."""
+    """A clause that says why logits are not compared unless --logits yes asks for it: the weights have more than 2 GiB
+    in float32, or the engine is not installed. None if neither is so."""
     size = _gib(model)
     if size > MOST_BYTES / 2**30:
         more = f"{size:.1f} GiB in float32, more than {MOST_BYTES >> 30}"
@@ -58,8 +58,8 @@ def difference(model: Model, source: Path, target: Path) -> float:
     """The largest difference between two checkpoints' logits of a small prompt, divided by the largest magnitude of the
     source's logits, or by 1 where that is smaller. model: the one read from `source`.
 
-    Raises ValueError if either cannot be computed, or if they differ by more than rounding; Unfinished if that takes
-    too long.
+    Raises ValueError if either cannot be computed, or if the result is NaN or above TOLERANCE (ROUNDED where adapters
+    were merged into weights of 16 bits); Unfinished if the engine takes too long.
     """
     ids = model.unpadded_vocab_size
     prompt = (np.arange(1, 1 + min(_PROMPT, _longest(model)), dtype=np.int64) * 7919 % ids).tolist()

@@ -13,8 +13,8 @@ HYPERPARAMETERS = ("betas", "eps", "weight_decay")
 """Names of Adam's hyperparameters in files of Megatron."""
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output_layer.bias")
-"""Parameters with a row for each id; layers of multi-token prediction can have such of their own, whose names end
-alike."""
+"""Parameters with a row for each id, padding included; layers of multi-token prediction can have such of their own,
+whose names end alike."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Model:
 
     @property
     def network(self) -> dict[str, Any]:
-        """The section `model_config` of the settings."""
+        """The section `model_config` of the settings, made if it is missing."""
         return self.settings.setdefault("model_config", {})
 
     @property
@@ -81,8 +81,8 @@ class Model:
         return rule is not None and self.states.keys() <= {*rule.megatrons_states, MAIN_PARAM}
 
     def with_rows(self, rows: int) -> "Model":
-        """A copy of the model with `rows` rows in tables of ids: rows beyond are dropped, new ones are zero, and the
-        number of ids (`unpadded_vocab_size`) becomes `rows` if it was larger."""
+        """A model like this one with `rows` rows in tables of ids (`is_table`): rows beyond are dropped, new ones are
+        zero, and the number of ids (`unpadded_vocab_size`) becomes `rows` if it was larger. Other parts are shared."""
         resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
         network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
         settings = {**self.settings, "model_config": network}
@@ -90,7 +90,7 @@ class Model:
 
 
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:
-    """The tensors, tables with a row for each id cut off or filled with zeros to `rows` rows."""
+    """The tensors, those that are tables of ids (`is_table`) cut off or filled with zeros to `rows` rows."""
     return {name: tensor.with_length(rows) if is_table(name) else tensor for name, tensor in tensors.items()}
 
 
@@ -109,12 +109,13 @@ def in_files(tensors: Iterable[tuple[str, LazyTensor]], most: int) -> Iterator[d
 
 
 def is_table(name: str) -> bool:
-    """Whether a parameter of this name, or the state of one, has a row for each id."""
+    """Whether this is the name of a word embedding or an output layer's weight or bias (`VOCABULARY`), or of the state
+    of one: of a table with a row for each id, padding included."""
     return any(name == table or name.endswith(f".{table}") for table in VOCABULARY)
 
 
 def padded(size: int, divisible_by: int, tensor: int) -> int:
-    """A vocabulary's size as Megatron pads it: to a multiple of --make-vocab-size-divisible-by times the
+    """A vocabulary's size as Megatron pads it: to the next multiple of --make-vocab-size-divisible-by times the
     tensor-parallel size."""
     step = divisible_by * tensor
     return -(-size // step) * step

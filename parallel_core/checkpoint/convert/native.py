@@ -40,9 +40,10 @@ def is_native(folder: Path) -> bool:
 def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) -> Model:
     """The model of one of our checkpoints.
 
-    optimizer: its state is read, too. merges: adapters are merged into their weights, and the optimizer's state, which
-    is that of adapters, is left out; False: adapters are weights by themselves. Raises ValueError if a tensor is not
-    whole, the manifest or a file cannot be read, or a file lacks a tensor of the manifest.
+    optimizer: its state is read, too. merges: adapters, if there are any, are merged into their weights, and the
+    optimizer's state, which is then that of adapters, is left out; False: adapters are weights by themselves. Raises
+    ValueError if a tensor is not whole, the manifest or a file cannot be read, or a file lacks a tensor of the
+    manifest.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
@@ -69,8 +70,9 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
 
 
 def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:
-    """The weights without adapters that compute the same as `weights` with them: W + (alpha / r) B A, computed in
-    float32 and rounded once to W's type. Raises ValueError for an adapter of a linear that `lora` does not name."""
+    """The weights without adapters that stand for `weights` with them: W + (alpha / r) B A, computed in float32 and
+    rounded once to W's type. Raises ValueError for an adapter of a linear that `lora` does not name, KeyError for one
+    whose B or W is missing."""
     found = {name: tensor for name, tensor in weights.items() if not name.endswith(OF_ADAPTERS)}
     for name in weights:
         if name.endswith(_A):
@@ -110,9 +112,10 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 
 
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
-    """Write a checkpoint into `directory`, make it the latest there, and return its path. check: called with its folder
-    before it is published; an error that it raises passes on. Raises ValueError if the settings do not go together,
-    `InUse` if another job writes there; whatever is raised before it is published, no part of it is left."""
+    """Write a checkpoint into `directory`, in place of one of the same iteration, make it the latest there, and return
+    its path. check: called with its folder before it is published; an error that it raises passes on. Raises ValueError
+    if the settings do not go together or a tensor is of none of DTYPES, `InUse` if another job writes there; after an
+    error before it is published its files are removed."""
     run, is_new = run_of(model), not directory.exists()
     with FolderLock(directory) as lock:
         lock.take(print)
@@ -132,7 +135,8 @@ def write_native(model: Model, directory: Path, check: Callable[[Path], None] | 
 
 
 def run_of(model: Model) -> Run:
-    """The run's part of a manifest for the model. Raises `ConfigError` if the settings do not go together."""
+    """The run's part of a manifest for the model. Raises `ConfigError` if the settings do not go together, ValueError
+    for an option that this version does not know."""
     return Run(
         iteration=model.position.iteration,
         consumed_samples=model.position.consumed_samples,

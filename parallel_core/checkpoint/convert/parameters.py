@@ -1,5 +1,5 @@
 """Checks that a model that was read has the parameters of the network that its settings describe, and that a written
-one is the one that was read: its settings, and every bit of its tensors."""
+one is the one that was read: the settings of its network, and the bits of its tensors, rows of padding aside."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,8 @@ _COUNTS = ("model_config.num_layers", "moe_config.num_experts")
 
 def check_parameters(model: Model, source: object) -> None:
     """Raise ValueError naming parameters that are missing, that have another shape, or that the network does not have:
-    the first MOST of them. source: the text before each line of the message, as the path that was read."""
+    in alphabetical order the first MOST of them. source: the text before each line of the message, as the path that
+    was read."""
     problems = sorted(_problems(model))
     if problems:
         more = [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []
@@ -54,8 +55,8 @@ def _needed(model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:
-    """Sentences about the settings of the network and the tensors in which two models differ; tables with a row for
-    each id are compared without rows of padding. states: also the optimizer's states are compared."""
+    """Sentences about the settings of the network and the tensors in which two models differ; tables of ids
+    (`is_table`) are compared without rows of padding. states: also the optimizer's states are compared."""
     return list(_differences(written, found, states))
 
 

@@ -33,18 +33,17 @@ class ConvertedReader(CheckpointReader):
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether the optimizer's states were read, so that a run can go on with them. Without them a run that loads
-        this checkpoint begins the optimizer and its schedule anew."""
+        """Whether the optimizer's states were read, so that a run can go on with them."""
         return self.manifest.optimizer is not None
 
     @property
     def unverified_files(self) -> list[str]:
-        """Always empty: that most other tools' files have no checksums is not worth a warning."""
+        """Always empty: that other tools' files can lack checksums is not worth a warning."""
         return []
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """Sentences about files that differ from their checksums, where they have any, of share number `share` of
-        `shares`; missing files were found when they were opened."""
+        """Sentences about files that differ from their checksums, where they have any, of share number `share`, from 0,
+        of `shares`."""
         return list(damages(self.directory, share, shares))
 
     def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
@@ -62,7 +61,8 @@ class ConvertedReader(CheckpointReader):
 
 
 def holds_checkpoint(directory: Path) -> bool:
-    """Whether a folder holds a checkpoint of ours or of another tool, or a file that names the latest one."""
+    """Whether a folder is a checkpoint of ours or of another tool, has a file that names the latest one, or has one of
+    ours that looks whole."""
     try:
         formats.recognise(directory)
     except ValueError:
@@ -72,7 +72,7 @@ def holds_checkpoint(directory: Path) -> bool:
 
 def find_checkpoint(directory: Path, step: int | None = None, kind: str = "auto") -> tuple[formats.Format, Path]:
     """(format, folder of the iteration) of the checkpoint that `--load directory` means. step: its iteration; None: the
-    latest. kind: a value of `Format.kind`, or "auto". Raises ValueError if there is none."""
+    latest. kind: a value of `Format.kind`, or "auto". Raises ValueError if none is found."""
     if not directory.is_dir():
         raise ValueError(f"--load {directory}: there is no such folder")
     one, *_ = formats.FORMATS
@@ -94,8 +94,8 @@ def open_checkpoint(
 ) -> CheckpointReader:
     """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. step: its
     iteration; None: the latest. vocabulary: of the model that is loaded; None: the checkpoint's. optimizer: whether
-    another tool's optimizer is read, too (never that of Megatron's folder `release`). Raises ValueError if there is
-    none, or if it cannot be read."""
+    another tool's optimizer is read, too (never that of Megatron's folder `release`). Raises ValueError if none is
+    found or its content is wrong, OSError if another tool's file cannot be read."""
     one, folder = find_checkpoint(directory, step, kind)
     if one.kind == "native":
         return _native(folder, vocabulary)

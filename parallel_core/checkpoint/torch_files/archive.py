@@ -46,13 +46,13 @@ class ArchivedTensor(LazyTensor):
     """Index of the tensor's first entry in the storage, in entries."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box`. Only the rows that it meets are read if the tensor is contiguous, else the whole
+        """The part at `box`. Only the rows that it meets are read if the strides are those of row order, else the whole
         tensor."""
         return self._in_rows(self.shape).part(box) if self._has_rows else super().part(box)
 
     def flat(self) -> LazyTensor:
-        """The values as a vector, in row order. Only the entries that are asked for are read if the tensor is
-        contiguous, else the whole tensor."""
+        """The values as a vector, in row order. Of a part of it only its entries are read if the strides are those of
+        row order, else the whole tensor."""
         return self._in_rows((prod(self.shape),)) if self._has_rows else super().flat()
 
     @property
@@ -66,8 +66,8 @@ class ArchivedTensor(LazyTensor):
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
     """The object that `torch.save` wrote into `path`, or into its `size` bytes (None: all) from `begin` on; tensors are
-    unread. Raises ValueError naming the file if it isn't such an archive, lacks something, or is compressed or
-    big-endian; FileNotFoundError if there is no file."""
+    unread. Raises ValueError if it isn't such an archive, lacks something, has something that is not read here, or is
+    compressed or big-endian; RuntimeError if it is encrypted; OSError if the file is missing or cannot be opened."""
     size = path.stat().st_size - begin if size is None else size
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
@@ -93,8 +93,9 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
 
 
 def damaged_entry(path: Path, begin: int, size: int) -> str | None:
-    """The name of the first entry of an archive whose checksum differs, or a reason why it cannot be read; None if
-    nothing is wrong."""
+    """The name of the first entry of an archive whose checksum differs or that cannot be read, or words saying that
+    it is no archive; None if all checksums agree. Raises OSError if the file is missing or cannot be opened,
+    RuntimeError for an archive that is encrypted."""
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             return archive.testzip()
@@ -135,7 +136,7 @@ class _Reader:
 
     def storage(self, pid: Any) -> StoredBytes:
         """The storage of a persistent id ("storage", class, key, device, entries). Raises ValueError if it is missing,
-        compressed or cut off."""
+        compressed or cut off, AssertionError if the class is none of torch's storages."""
         _, kind, key, *_ = pid
         assert isinstance(kind, Storage)
         if (key, kind.dtype) not in self.storages:
@@ -151,8 +152,8 @@ class _Reader:
         return self.storages[key, kind.dtype]
 
     def tensor(self, storage: StoredBytes, first: int, shape: Any, strides: Any) -> ArchivedTensor:
-        """The tensor that is a view of a storage. first, strides: in entries. Raises ValueError if it does not fit into
-        the storage."""
+        """The tensor that is a view of a storage. first, strides: in entries. Raises ValueError for a negative number,
+        if it does not fit into the storage, or if it has more entries than the stretch of the storage that it spans."""
         kind, shape, strides = np.dtype(NUMPY[storage.dtype]), tuple(shape), tuple(strides)
         whole_numbers = all(type(n) is int and n >= 0 for n in (first, *shape, *strides))
         if not whole_numbers or len(shape) != len(strides):

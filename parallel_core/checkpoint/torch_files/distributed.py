@@ -31,7 +31,7 @@ class _Stored:
 
     @cache  # noqa: B019 - a chunk's few bytes of description
     def tensor(self) -> ArchivedTensor:
-        """The tensor in the chunk's archive, unread."""
+        """The tensor in the chunk's archive, unread. Raises ValueError if there is none, and as `read_archive`."""
         found = read_archive(self.path, self.offset, self.length)
         if not isinstance(found, ArchivedTensor):
             raise ValueError(f"{self.path}: no tensor at byte {self.offset}")
@@ -41,7 +41,7 @@ class _Stored:
 def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assembled]:
     """Key -> tensor, unread, of the tensors whose keys are wanted. Raises ValueError naming one of which a chunk is
     missing, there twice, too short or beyond the tensor; also for a file that `.metadata` names and that is missing,
-    too short or compressed; KeyError for a type that is not known here."""
+    too short or compressed; KeyError for a type that is not known here; OSError without `.metadata`."""
     path, metadata = plain_file(folder, METADATA), _metadata(folder)
     places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
     found = {}
@@ -59,7 +59,8 @@ def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assem
 def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
     """(key, content) of each archive whose key is wanted: an object, or a chunk if it is a tensor's key; tensors are
     unread. A slash and all behind it (the number of a part) are taken off a key, also before `wanted` sees it, so one
-    key can come several times. Raises ValueError for a file that is missing, too short, compressed or not readable."""
+    key can come several times. Raises ValueError for a wanted key's file that is missing, too short, compressed or no
+    archive, OSError without `.metadata`."""
     for index, info in _metadata(folder).get("storage_data").items():
         key = _index(index)[0].partition("/")[0]
         if wanted(key):
@@ -68,8 +69,8 @@ def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[
 
 
 def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """(file, offset, length) of every archive of the checkpoint. Raises ValueError for a file that is missing, too
-    short or compressed."""
+    """(file, offset, length) of every archive of the checkpoint, by `.metadata`. Raises ValueError for a file that is
+    missing, too short or compressed, OSError without `.metadata`."""
     for info in _metadata(folder).get("storage_data").values():
         stored = _stored(folder, info)
         yield stored.path, stored.offset, stored.length

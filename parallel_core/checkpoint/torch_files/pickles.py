@@ -1,8 +1,8 @@
 """A pickle read without running any of it.
 
-Unpickling calls what the pickle names. Here every name is answered by one of the few builders below, which only make
-values of what they are given, by the name of a type, or by a stand-in that keeps its arguments; nothing is ever
-imported. So names that nobody knows are as harmless as known ones, and objects of any class can be read.
+Unpickling calls what the pickle names. Here a name is answered by one of the few builders below, which only make
+values of what they are given, by the name of a type, or by a stand-in that keeps its arguments; nothing that the pickle
+names is imported. So names that nobody knows are as harmless as known ones, and objects of most classes can be read.
 """
 
 import io
@@ -68,7 +68,7 @@ class StandIn:
 
 
 class TypeName(str):
-    """The name of one of torch's types, such as a dtype, without "torch."."""
+    """The name of something in torch, such as a dtype, without "torch."."""
 
     __slots__ = ()
 
@@ -138,8 +138,8 @@ def read_pickle(
     data: bytes, where: str, storage: Callable[[Any], Any] | None = None, tensor: Callable[..., Any] | None = None
 ) -> Any:
     """The object in a pickle, objects of unknown classes as `StandIn`s. storage(id) gives the storage that a persistent
-    id names; tensor(storage, offset, shape, stride) makes a tensor; where they are None, a pickle with storages or
-    tensors is refused. Raises ValueError, naming the file `where`, if the pickle is refused or cannot be read."""
+    id names; tensor(storage, offset, shape, stride) makes a tensor; where one is None, a pickle that needs it is
+    refused. Raises ValueError, naming the file `where`, if the pickle is refused or cannot be read."""
 
     def none_here(*_: Any) -> Any:
         raise pickle.UnpicklingError("tensors are not expected in it")

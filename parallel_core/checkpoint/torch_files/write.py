@@ -26,8 +26,8 @@ class Namespace(dict[str, Any]):
 
 def write_archive(path: Path, content: Any) -> None:
     """Write `content` for `torch.load`: dictionaries, lists, tuples, plain values, `TypeName`s, `Namespace`s, and
-    `LazyTensor`s, one of which is in memory at a time. Plain values are None, truth values, texts, integers and floats.
-    Raises AssertionError for a value of another type, KeyError for a tensor for whose type STORAGES has no class."""
+    `LazyTensor`s, which are read one by one. Plain values are None, truth values, texts, integers and floats. Raises
+    AssertionError for a value of another type, KeyError for a tensor for whose type STORAGES has no class."""
     tensors: list[LazyTensor] = []
     data = b"".join((pickle.PROTO + b"\2", *_pickled(content, tensors), pickle.STOP))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:

@@ -59,9 +59,9 @@ def sizes_of_context_parallelism(config: Sections) -> Iterator[Finding]:
 
 
 def padding_stays_zero(config: Sections) -> Iterator[Finding]:
-    """Check --unaligned-linear where ranks do not divide a size, which is then padded: it does not go with options that
-    read the padding or make it other than zero. These are muon and --lora-dropout and, where heads are padded, the
-    attention variant dsa and --compress-ratios."""
+    """Check --unaligned-linear where ranks do not divide a size (`Sections.undivided`): it does not go with options
+    that would read padding or make it other than zero. These are muon and, with adapters, --lora-dropout; and where
+    ranks do not divide key/value heads, the attention variant dsa and --compress-ratios."""
     model, parallel = config.model_config, config.parallel_config
     pads_heads, pads = "heads" in config.undivided, bool(config.undivided)
     sparse, compressed = model.sparse_attention.enabled, model.compressed_attention.enabled

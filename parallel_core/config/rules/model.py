@@ -11,7 +11,7 @@ from parallel_core.partition import chunk_layers
 
 
 def window_pattern_fits(config: Sections) -> Iterator[Finding]:
-    """Check --window-attn-skip-freq: a number, or a 0 or 1 for each layer."""
+    """Check --window-attn-skip-freq: a number from 1 on, or a list with a 0 or 1 for each layer."""
     window, layers = config.model_config.sliding_window, config.model_config.num_layers
     for rule in wrong_pattern(window.skip_freq, layers, "all", "window"):
         yield window.breaks("skip_freq", rule, "change it")
@@ -105,8 +105,8 @@ def half_precision_flags(config: Sections) -> Iterator[Finding]:
 
 
 def types_agree(config: Sections) -> Iterator[Finding]:
-    """Check types: the compute type is that of --bf16 or --fp16, where one of them is given; weights and initial
-    embeddings are float32 or of the compute type."""
+    """Check types, unless both --bf16 and --fp16 are given: the compute type is that of the one that is given, if any;
+    weights and initial embeddings are float32 or of the compute type."""
     model, precision = config.model_config, config.training_config.precision
     if precision.bf16 and precision.fp16:
         return

@@ -1,4 +1,4 @@
-"""Rules of mixtures of experts."""
+"""Rules of mixtures of experts, and of the widths of dense feed-forward blocks."""
 
 from collections.abc import Iterator
 
@@ -25,8 +25,8 @@ def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
 
 
 def dense_widths_divide(config: Sections) -> Iterator[Finding]:
-    """Check that tensor-parallel ranks divide the widths of the blocks that all tokens pass through, of dense layers
-    and of shared experts, unless --unaligned-linear allows any width."""
+    """Check that tensor-parallel ranks divide the widths of dense feed-forward blocks and of shared experts, unless
+    --unaligned-linear allows any width."""
     model, moe, size = config.model_config, config.moe_config, config.parallel_config.tensor_model_parallel_size
     if config.parallel_config.unaligned_linear:
         return
@@ -237,16 +237,16 @@ def hot_experts_are_experts(config: Sections) -> Iterator[Finding]:
 
 
 def copies_have_no_delayed_scales(config: Sections) -> Iterator[Finding]:
-    """Check that hot experts' copies, which stand for one expert after another, have no delayed scales, which are an
-    expert's own."""
+    """Check that hot experts (--hot-expert-num) go without delayed scales (--fp8-recipe), which are an expert's
+    own."""
     recipe, hot = config.model_config.float8.recipe, config.moe_config.hot_expert_num
     if recipe is not None and recipe.is_delayed and hot:
         yield config.model_config.float8.clashes("fp8_recipe", f"--hot-expert-num {hot}", "use another recipe")
 
 
 def copies_give_their_gradients_at_the_end(config: Sections) -> Iterator[Finding]:
-    """Check that no reduction of gradients overlaps the backward (--overlap-grad-reduce, --zero-stage 2 and 3) beside
-    hot experts: their copies' gradients join the owner's after the last backward only."""
+    """Check that hot experts (--hot-expert-num) go without --overlap-grad-reduce and without ZeRO stages 2 and 3: their
+    copies' gradients join the owner's after the last backward only."""
     gradient = config.training_config.gradient
     if config.moe_config.hot_expert_num and (gradient.overlap_grad_reduce or gradient.zero_stage >= 2):
         other = "--overlap-grad-reduce" if gradient.overlap_grad_reduce else f"--zero-stage {gradient.zero_stage}"

@@ -1,4 +1,4 @@
-"""Rules of recomputation in the backward pass, and of offloading."""
+"""Rules of recomputation in the backward pass, and of activations in host memory."""
 
 from collections.abc import Iterator
 

@@ -22,7 +22,7 @@ class UpdateRule:
     name: str
     """Its name as a value of --optimizer."""
     options: type[Config]
-    """The section of the options that act with it alone."""
+    """The section of its options."""
     moments: Callable[[Any], dict[str, str]]
     """Its options -> {name of a state: type}, for the states of each element beside the weight."""
     other_names: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class UpdateRule:
     asked_by: str = ""
     """The flag and value that select it, for messages; "": --optimizer and its name."""
     exclusive: tuple[str, ...] = ()
-    """Names of its options that are refused beside another rule; its other options have no effect there."""
+    """Names of its options that are refused where --optimizer names another rule."""
     is_elementwise: bool = True
     """Whether the update of an element needs that element alone; else a whole parameter is updated at once."""
     rate_by_width: tuple[int, int] = (-1, 0)

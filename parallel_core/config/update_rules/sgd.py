@@ -11,7 +11,7 @@ class SgdConfig(Config):
     """Options of the update of --optimizer sgd; weight decay is added to the gradient."""
 
     sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
-    """Momentum of gradient descent; 0: each update follows its own gradient alone, and no state is kept."""
+    """Momentum of gradient descent; 0: each update follows its own gradient alone, and no momentum is kept."""
 
 
 SGD = UpdateRule(

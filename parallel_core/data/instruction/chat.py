@@ -12,7 +12,7 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 
 
 class Chat:
-    """Writer of chats as ids, by a template and a tokenizer, whose vocabulary gets the template's stop words; without a
+    """Writer of chats as ids, by a template and a tokenizer, to which `tokens_for` adds stop words; without a
     template, by the tokenizer's own chat template."""
 
     def __init__(self, template: Template | None, tokenizer: MegatronTokenizer) -> None:
@@ -42,8 +42,8 @@ class Chat:
 
     def pair(self, question: str, answer: str) -> tuple[list[int], list[int]]:
         """(ids of a question, up to the place where the answer begins; ids of the answer, and of the texts and tokens
-        that fine-tuning with the template puts behind it, with `efficient_eos` the end of a text). Raises ValueError if
-        the template cannot write them."""
+        that fine-tuning with the template puts behind it, with `efficient_eos` the end of a text); both are cut if they
+        have about 100,000 tokens or more together. Raises ValueError if the template cannot write them."""
         messages = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
         ((asked, answered),) = self._encoder.pairs(Conversation([messages[0]], [messages[1]]))
         end = self._encoder.end

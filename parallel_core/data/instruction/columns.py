@@ -20,7 +20,8 @@ class Tags:
 
     @property
     def roles(self) -> dict[str | None, str]:
-        """Name of a role in the data -> its name in a `Message`: user, assistant, observation, function or system."""
+        """Name of a role in the data -> its name in a `Message`: user, assistant, observation, function or system. Of
+        roles with one name, or with none (under None), only the last of these is there."""
         return {
             self.user_tag: "user",
             self.assistant_tag: "assistant",
@@ -35,8 +36,8 @@ OPENAI_TAGS = Tags("role", "content", "user", "assistant", "tool", "function_cal
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a row; None: not read. `prompt` and `query` are the two parts of a question, `response`
-    is its answer, `chosen` and `rejected` are two answers that are compared."""
+    """Names of the columns of a row; None: there is none. `prompt` and `query` are the two parts of a question,
+    `response` is its answer, `chosen` and `rejected` are two answers that are compared."""
 
     prompt: str | None = "instruction"
     query: str | None = "input"
@@ -59,8 +60,8 @@ OPENAI_KEYS = ("messages", "system", "tools")
 
 def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] | None) -> Columns:
     """`columns` with the names that `--map-keys` gives, for those `keys` that the handler reads; a column named null
-    or "" is not read. Of its object `tags`, names that are not given become None. Raises ValueError for other keys,
-    and for other values that are no names."""
+    or "" becomes None. Of its object `tags`, names that are not given become None. Raises ValueError for other keys,
+    and for other values that are no names, null among the tags included."""
     if map_keys is None:
         return columns
     given = dict(map_keys)

@@ -1,4 +1,4 @@
-"""The way from a row to a conversation: Alpaca's columns, ShareGPT's and OpenAI's lists of messages.
+"""The way from a row to a conversation: Alpaca's columns, ShareGPT's, OpenAI's and Hunyuan's lists of messages.
 
 A record that MindSpeed-LLM leaves out raises `BadRecord`; one that it writes although something is wrong has that in
 `doubt`.
@@ -26,7 +26,7 @@ class Conversation:
     responses: list[Message]
     system: str = ""
     tools: str = ""
-    """The tools as JSON text, as the row has them; "": none."""
+    """The tools as JSON text; "": none."""
     doubt: str = ""
     """The error in the conversation, if it is written all the same; "": none."""
     row: Row = field(default_factory=dict)
@@ -48,8 +48,9 @@ class Conversation:
 def of_alpaca(row: Row, columns: Columns) -> Conversation:
     """A conversation of Alpaca's columns: instruction and input are the prompt, output is the answer (several in a list
     are a `doubt`, as is an empty answer or question), history the turns before, system the system message. Raises
-    BadRecord where there is no answer, where history is no list of pairs of texts, and where another of these columns
-    holds something other than text (null, false, 0 and what is empty count as missing)."""
+    BadRecord where the output is missing, null, an empty list or something other than text, where history is neither
+    missing, null nor a list of pairs of texts, and where another of these columns holds something other than text
+    (there null, false, 0 and what is empty count as missing)."""
     conversation = _asked_by_alpaca(row, columns)
     output = row.get(columns.response) if columns.response else None
     if output is None or output == []:
@@ -92,8 +93,8 @@ def _asked_by_alpaca(row: Row, columns: Columns) -> Conversation:
 def of_sharegpt(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages: user (or observation) and assistant (or function call) in turn, after an
     optional system message; messages without content are left out after that order is checked. Raises BadRecord where
-    there is no message but one of the system, where they do not take turns, where an odd number is left, and for
-    contents or tools that are no text."""
+    the column is no list of messages or has none but one of the system, where they do not take turns, where an odd
+    number is left, and for roles, contents or tools that are no text."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if len(turns) % 2:
@@ -103,7 +104,8 @@ def of_sharegpt(row: Row, columns: Columns) -> Conversation:
 
 def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages, up to a question that has a chosen and a rejected answer. Raises BadRecord
-    where an answer is missing, where an even number of messages is left, not an odd one, and else as `of_sharegpt`."""
+    where an answer is missing or has no text, where an even number of messages is left, not an odd one, and else as
+    `of_sharegpt`."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if not len(turns) % 2:
@@ -118,8 +120,9 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
     """A conversation of OpenAI's messages, with tool calls and reasoning: behind an optional system message the first
-    is of user or system, the last of the assistant, others are of any known role. Raises BadRecord for other roles,
-    where there is no message but one of the system, and for contents that are no text."""
+    is of user or system, the last of the assistant, others are of any known role; a missing content is "". Raises
+    BadRecord for other roles, where the column is no list of messages or has none but one of the system, and for
+    contents that are no text."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):
@@ -144,8 +147,9 @@ def of_openai(row: Row, columns: Columns) -> Conversation:
 
 def of_hunyuan(row: Row, columns: Columns) -> Conversation:
     """A conversation of Hunyuan's messages: system, user (or observation), assistant (or function call), again and
-    again; messages without content are left out after that order is checked. Raises BadRecord for another order, where
-    the number that is left is not 3, 6, ..., and for contents or tools that are no text."""
+    again; messages without content are left out after that order is checked. Raises BadRecord where the column is no
+    list of messages, for another order, where the number that is left is not 3, 6, ..., and for contents or tools that
+    are no text."""
     messages, tags = _messages(row, columns), columns.tags
     turns = []
     for place, message in enumerate(messages):

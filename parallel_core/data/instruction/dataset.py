@@ -15,7 +15,8 @@ from parallel_core.numerics.dtypes import Array
 
 def split_bounds(split: str, size: int) -> list[tuple[int, int]]:
     """(first conversation, one after the last) of train, valid and test, among `size` conversations. The share of each
-    is rounded; if the three sum to more or fewer than `size`, train gets as many fewer or more.
+    is rounded; if the three sum to more or fewer than `size`, train gets as many fewer or more (bounds may fall below 0
+    where it has none to give).
     Raises ConfigError for a `split` that is not one to three shares, or whose shares are all 0."""
     shares = split_shares(split)[:3]
     shares += [0.0] * (3 - len(shares))
@@ -42,9 +43,9 @@ def order_of_samples(
     """The numbers of the conversations first ... last - 1 in the order of training, in whole passes: as many as
     `samples` needs, at least one; empty if there are no conversations.
 
-    shuffle: shuffle each pass anew. shuffle_all: then shuffle all passes together. batch: fill up each pass to whole
-    batches of this size with the data's conversations 0, 1, ..., again from 0 behind the last. size: the number of all
-    conversations of the data; None: `last`.
+    shuffle: shuffle each pass anew. shuffle_all: shuffle all passes together at the end. batch: fill up each pass to
+    whole batches of this size with the data's conversations 0, 1, ..., again from 0 behind the last. size: the number
+    of all conversations of the data; None: `last`.
     """
     one_pass = np.arange(first, last, dtype=np.int64)
     if batch is not None and len(one_pass) % batch:
@@ -71,8 +72,8 @@ Batch = dict[str, Array]
 @dataclass(frozen=True)
 class Collator:
     """Pads samples of different lengths with the id `pad` to a common length, a multiple of `multiple`, in front of
-    them if `left`, else behind, and makes a batch of them. resets_positions: positions count from the start of each
-    document."""
+    them if `left`, else behind, and makes a batch of them. resets_positions: where the batch has `document_starts`,
+    positions count from the start of each document."""
 
     pad: int
     multiple: int
@@ -80,11 +81,11 @@ class Collator:
     left: bool = False
     """Whether padding stands before a sample, not behind it."""
     resets_positions: bool = False
-    """Whether positions count from the start of each document."""
+    """Whether positions count from the start of each document, in a batch that has `document_starts`."""
 
     def padded(self, samples: Sequence[Sample]) -> Batch:
-        """The padded samples: input_ids, attention_mask (0: padding), labels (-100: no loss) and, where samples have
-        documents or padding stands in front, document_starts; int32 [b, s]."""
+        """The padded samples: input_ids, attention_mask (0: padding), labels (-100: no loss) and, with `left` or where
+        the first sample has it, document_starts; int32 [b, s]."""
         longest = max(len(sample["input_ids"]) for sample in samples)
         length = -(-max(longest, 1) // self.multiple) * self.multiple
         fillings = {"input_ids": self.pad, "attention_mask": 0, "labels": IGNORED}

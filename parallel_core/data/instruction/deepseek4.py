@@ -18,9 +18,11 @@ _INLINE_THOUGHT = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*", re.DOTALL)
 def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> list[str]:
     """The texts of a conversation, sources and targets in turn, up to its last answer.
 
-    thinks: answers begin with a thought. drops_thoughts: thoughts before the last question are left out, unless there
-    are tools. Raises BadRecord for an answer that follows an answer, and for tools and tool calls that are not of
-    OpenAI's form; tools that are JSON, but no list, count as none.
+    thinks: answers begin with a thought, maybe empty. drops_thoughts: thoughts before the last question, or result of a
+    tool, are left out, unless there are tools. Raises BadRecord for an answer that follows an answer, for tools that
+    are no JSON or a list with something other than objects with a `function`, for tool calls that are no list of
+    functions with name and arguments, and for arguments that are JSON, but no object; tools that are JSON, but no list,
+    count as none.
     """
     tools = _tools(conversation.tools)
     turns = _turns(conversation.messages)

@@ -1,4 +1,4 @@
-"""The way from a conversation to ids and labels: pairs of source and target, of which only targets carry loss."""
+"""The way from a conversation to ids and labels, by pairs of source and target."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Pair = tuple[list[int], list[int]]
 
 def shares(source: int, target: int, room: int) -> tuple[int, int]:
     """The numbers of tokens that a source and a target of these lengths keep in `room` tokens together. A target below
-    half of the room stays whole, else a source below half; else each keeps its share of the room."""
+    half of the room stays whole, else a source below half; else both share the room in proportion to their lengths."""
     if target * 2 < room:
         most = room
     elif source * 2 < room:
@@ -44,27 +44,30 @@ def _proportional(source: int, target: int, room: int) -> tuple[int, int]:
 @dataclass(frozen=True)
 class ConversationEncoder:
     """The encoder of conversations to ids, by one template (None: by the tokenizer's own). room: the most tokens of a
-    conversation, a longer one is cut. enable_thinking: --enable-thinking, whether answers without a thought get an
-    empty one with loss (True) or in the question before (None, False), and False takes thoughts out of answers; for
-    templates that know thoughts. drop_thinking: whether DeepSeek V4's format leaves out thoughts before the last
-    question."""
+    conversation's turns; one less unless the template's style `cuts_by_share`. enable_thinking: value of
+    --enable-thinking, for templates of a style that `reasons` (an answer without a thought gets an empty one with loss
+    (True) or in the question before (None, False), and False takes thoughts out of answers), for DeepSeek V4's format
+    (True writes thoughts, None and False do not), and a variable of the tokenizer's own template, if not None.
+    drop_thinking: whether DeepSeek V4's format, if it writes thoughts and there are no tools, leaves out those before
+    the last question or result of a tool."""
 
     template: Template | None
     """The template that writes conversations; None: the tokenizer's own."""
     tokens: ConversationTokens
     room: int = UNCUT
-    """The number of tokens of a conversation; a longer one is cut."""
+    """The most tokens of a conversation's turns; one less unless the template's style `cuts_by_share`."""
     enable_thinking: bool | None = None
-    """Value of --enable-thinking. For templates that know thoughts: True gives an answer without a thought an empty
-    one, with loss; False and None put that into the source before it; False takes all thoughts out of answers."""
+    """Value of --enable-thinking. For templates of a style that `reasons`: True gives an answer without a thought an
+    empty one, with loss; False and None put that into the source before it; False takes thoughts out of answers. For
+    DeepSeek V4's format: True writes thoughts, False and None do not. A variable of the tokenizer's own template."""
     drop_thinking: bool = True
-    """Whether DeepSeek V4's format leaves out thoughts before the last question."""
+    """Whether DeepSeek V4's format, if it writes thoughts and there are no tools, leaves out those before the last
+    question or result of a tool."""
 
     @property
     def end(self) -> int | None:
-        """The id that fine-tuning puts behind the last answer, which is not in `pairs`: the end of a text with a
-        template of `efficient_eos`, else None. Raises ValueError with such a template for a tokenizer without an end of
-        a text."""
+        """The id to put behind the last answer, which is not in `pairs`: the end of a text with a template of
+        `efficient_eos`, else None. Raises ValueError with such a template for a tokenizer without an end of a text."""
         return self.tokens.eos if self.template and self.template.efficient_eos else None
 
     def pairs(self, conversation: Conversation) -> list[Pair]:
@@ -188,7 +191,8 @@ def _written(template: Template, role: str, content: str, idx: str | None) -> Sl
 
 
 def filled(slots: Slots, **values: str) -> Slots:
-    """The slots, the first {{name}} in each slot that is text replaced by the value of that name, for all `values`."""
+    """The slots, the first {{name}} in each slot that is text replaced by the value of that name, for one of `values`
+    after the other: a value that has the {{name}} of a later one is filled, too."""
 
     def of(text: str) -> str:
         for name, value in values.items():
@@ -200,8 +204,8 @@ def filled(slots: Slots, **values: str) -> Slots:
 
 def joined(pairs: Sequence[Pair], end: int | None, room: int | None = None) -> Pair:
     """The ids and labels of all pairs one after the other; sources have the label -100. end: an id that is put behind
-    the last answer, and is the label of the first token of each later source; None: there is none. room: tokens that
-    each pair is cut to by itself (--neat-pack); None: pairs are not cut."""
+    all, and is instead of -100 the label of the first token of each source that has ids before it; None: there is none.
+    room: tokens that each pair is cut to by itself (--neat-pack); None: pairs are not cut."""
     ids: list[int] = []
     labels: list[int] = []
     for source, target in pairs:

@@ -24,13 +24,14 @@ class _Part(NamedTuple):
 
 
 def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[InstructionDataset | None]]:
-    """A function from the numbers of samples of train, valid and test (None: one pass) to their data sets, None for a
-    split without a share.
+    """A function from the numbers of samples of train, valid and test (None: one pass), which are rounded up to whole
+    passes, at least one, to their data sets; None for a split without a share or a path.
 
     Opens the files at once, before that function is called. Raises ValueError if neither --data-path nor one such as
-    --train-data-path is given, for files that are missing, damaged, empty, or have an id that the model's vocabulary
-    lacks, for several prefixes in one such flag, for a template that cannot be read, for a
-    tokenizer with neither a token of padding nor an end of a text, and for one without an end of a text that is needed.
+    --train-data-path is given, for a --split that cannot be read, for files that are missing, damaged, empty, or hold
+    answers to compare or an id that the model's vocabulary lacks, for several prefixes in one such flag, for a template
+    that cannot be read, for a tokenizer with neither a token of padding nor an end of a text, or without an end of a
+    text that is needed, and as `own_ids` and `build_tokenizer`.
     """
     parts = _parts(config)
     rules, collator = _rules(config)
@@ -61,8 +62,8 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
 
 
 def conversations_per_epoch(config: AllConfig) -> int | None:
-    """The number of conversations of one pass over the training data; None: training has no share of them. Raises
-    ValueError for flags and files as `instruction_datasets`, not for the tokenizer."""
+    """The number of conversations in the training data; None: training has no share of them, or no path. Raises
+    ValueError as `instruction_datasets` for flags and files of data, not for template and tokenizer."""
     part = _parts(config)[0]
     return part.bounds[1] - part.bounds[0] if part else None
 
@@ -151,7 +152,7 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
 
 
 def own_ids(config: AllConfig) -> Facts:
-    """The special ids as a HuggingFace folder names them, without defaults: it may have no token for padding. Raises
+    """The special ids that a HuggingFace folder has: nothing stands for a token of padding that it lacks. Raises
     ValueError for files that are missing or damaged. For other tokenizers the same as `tokenizer_facts`."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)

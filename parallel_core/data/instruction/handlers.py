@@ -33,30 +33,31 @@ Encode = Callable[[Any, Setting], Sequences]
 class Handler:
     """The reader and writer that a `--handler-name` selects. encode: makes the sequences of a conversation, or of a
     row; converter: the name of the function that makes a conversation of a row, None if rows are encoded or each data
-    set names its own; columns: names of a row's columns, unless --map-keys, which may have the keys `map_keys`, gives
-    others; keys: names of the data sets that are written, None for those of --json-keys; has_template: whether
-    --prompt-type must name a template."""
+    set names its own; columns: names of the columns that the converter reads, unless --map-keys, which may have the
+    keys `map_keys`, gives others; keys: names of the data sets that are written, but for those of
+    --dataset-additional-keys, None for those of --json-keys; has_template: whether --prompt-type must be given."""
 
     encode: Encode
     converter: str | None = None
     """Key of `conversations.CONVERTERS`; None: `encode` takes the row itself (LlamaFactory's: each source has its
     own)."""
     columns: Columns = field(default_factory=Columns)
-    """The names of a row's columns, where --map-keys gives no others."""
+    """The names of the columns that the converter reads, where --map-keys gives no others."""
     map_keys: tuple[str, ...] = ()
     """Keys that --map-keys may have; empty: it is refused."""
     keys: tuple[str, ...] | None = INSTRUCTION_KEYS
-    """Names of the data sets that it writes; None: those of --json-keys."""
+    """Names of the data sets that it writes, but for those of --dataset-additional-keys; None: those of --json-keys."""
     has_template: bool = True
-    """Whether --prompt-type must name a template."""
+    """Whether --prompt-type must be given."""
 
 
 def instruction(conversation: Conversation, setting: Setting) -> Sequences:
-    """One sequence in each data set, of turns cut to --seq-length (`ConversationEncoder.pairs`): input_ids, ended by
-    the end of a text with a template of `efficient_eos` and, once more, with --append-eod; attention_mask (ones);
-    labels (input_ids, not shifted, with -100 at questions; with `efficient_eos` the first token of each question but
-    the first has the end of a text as its label). Raises BadRecord for a conversation without tokens, ValueError for a
-    tokenizer without an end of a text that is written, and both as `ConversationEncoder.pairs`."""
+    """One sequence in each data set, of turns cut to the encoder's `room` (`ConversationEncoder.pairs`): input_ids, the
+    end of a text behind them with a template of `efficient_eos`, and one with --append-eod (two with both);
+    attention_mask (ones); labels (input_ids, not shifted, with -100 at questions; with `efficient_eos` the first token
+    of a question that has tokens before it has the end of a text as its label). Raises BadRecord where there is no
+    token to write, ValueError for a tokenizer without an end of a text that is written, and both as
+    `ConversationEncoder.pairs`."""
     encoder = setting.encoder
     return _with_eod(*joined(encoder.pairs(conversation), encoder.end, setting.neat_room), setting)
 
@@ -87,10 +88,11 @@ def pair(conversation: Conversation, setting: Setting) -> Sequences:
 
 
 def reward(conversation: Conversation, setting: Setting) -> Sequences:
-    """The sequences of a conversation, cut to --seq-length, without its last answer: input_ids, attention_mask (ones),
-    and for each of --dataset-additional-keys the ids of the row's text under that key, for the key `labels` those of
-    the last answer. Raises BadRecord for a row without text under a key or, for `labels`, without an answer, and
-    BadRecord and ValueError as `ConversationEncoder.pairs`."""
+    """The sequences of a conversation cut to the encoder's `room` (`ConversationEncoder.pairs`), without the answer of
+    the last turn that is left: input_ids, attention_mask (ones), and for each of --dataset-additional-keys the ids of
+    the row's text under that key, not cut; for the key `labels` those of the conversation's last answer. Raises
+    BadRecord for a row without text under a key or, for `labels`, without an answer, and BadRecord and ValueError as
+    `ConversationEncoder.pairs`."""
     turns = setting.encoder.pairs(conversation)
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}
@@ -103,9 +105,10 @@ def reward(conversation: Conversation, setting: Setting) -> Sequences:
 
 def hunyuan(conversation: Conversation, setting: Setting) -> Sequences:
     """The sequences of a conversation by the tokenizer's own template, cut to `setting.room` and with --append-eod
-    ended by the end of a text: input_ids, attention_mask (0 at the padding id), labels (-100 but for tokens from each
-    <|extra_0|> to its <|eos|>, which carry loss, and that end). Raises ValueError for a tokenizer without these tokens
-    or a chat template, BadRecord for a conversation without tokens."""
+    ended by the end of a text: input_ids, attention_mask (0 at the padding id), labels (-100 but for that end and for
+    tokens from the nth <|extra_0|> to the nth <|eos|>, n = 1, 2, ...). Raises ValueError for a tokenizer that lacks
+    these tokens, or an end of a text or padding that is needed, and as `ConversationTokens.chat`; BadRecord for a
+    conversation without tokens."""
     tokens = setting.tokens
     names = {"observation": "tool", "function": "assistant"}
     messages = [{**m, "role": names.get(m["role"], m["role"])} for m in conversation.prompt + conversation.responses]

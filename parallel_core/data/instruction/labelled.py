@@ -1,4 +1,4 @@
-"""Data files that hold, behind each sequence's tokens, as many labels (`--train-mode`)."""
+"""Data files that hold, behind each sequence's tokens, as many labels (`--train-mode finetune`)."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from parallel_core.numerics.dtypes import Array
 
 
 class LabelledDataset:
-    """Samples of a data set whose sequences have twice the length: tokens, then for each the label of the next token.
+    """Samples of a data set whose samples have twice the length: tokens, then for each the label of the next token.
 
-    A negative token -1 - i is the token i that ends a conversation. Each conversation's loss counts alike, however long
-    its answers are: its mask (the whole sample's, if conversations are not kept apart) sums up to one, or to 0 without
-    labels.
+    A negative token -1 - i is the token i that ends a conversation. The loss mask of a conversation's part of a sample
+    (of the whole sample, if conversations are not kept apart) sums up to one, however long its answers are, or to 0
+    without labels.
     """
 
     def __init__(self, dataset: Any, seq_length: int, keeps_apart: bool) -> None:

@@ -33,8 +33,8 @@ _COLUMNS = {
 
 def listed_sources(names: str, dataset_dir: str | None) -> list[Source]:
     """The data sets `names`, separated by commas, as `dataset_info.json` in the folder `dataset_dir` lists them; of a
-    name with slashes the part behind the last counts. Raises ValueError where the folder is None, or the file or a data
-    set is missing or wrong."""
+    name with slashes the part behind the last counts. Raises ValueError where the folder is None, that file cannot be
+    read, or one of `names` has no entry in it, a wrong one, or one for comparisons (`ranking`)."""
     if dataset_dir is None:
         raise ValueError("--handler-name LlamaFactoryInstructionHandler needs --dataset-dir, with a dataset_info.json")
     path = Path(dataset_dir, "dataset_info.json")
@@ -72,9 +72,9 @@ def interleaved(
     """(number of the data set, number of the record in it) of each record of the mixture: data sets in turn, or drawn
     with `probabilities` and `seed` as HuggingFace's datasets draws them.
 
-    lengths: records of each data set, none 0. probabilities: as of `checked_probabilities`. until_all: until the last
-    data set ends, where shorter ones begin again; False: until the first ends. Without probabilities each data set
-    gives a record in the last round, too.
+    lengths: records of each data set, none 0. probabilities: as of `checked_probabilities`. until_all: until each data
+    set has ended, where one that has ended begins again; False: until the first ends. Without probabilities each data
+    set gives a record in the last round, too.
     """
     if probabilities is None:
         for number in range(max(lengths) if until_all else min(lengths)):
@@ -99,8 +99,8 @@ _INEXACT = 1e-8
 
 def checked_probabilities(text: str | None, number: int, until_all: bool) -> list[float] | None:
     """The probabilities of `number` data sets in the text of `--interleave-probs`; None without one. Raises ValueError
-    unless they are as many, none negative, and sum to 1; with `until_all` (interleave_over) also for a 0, as a data set
-    that is never drawn does not end."""
+    unless they are as many, none negative, and sum to 1 (within 1e-8); with `until_all` (interleave_over) also for a 0,
+    as a data set that is never drawn does not end."""
     if text is None:
         return None
     try:

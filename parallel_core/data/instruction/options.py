@@ -1,4 +1,4 @@
-"""MindSpeed-LLM's flags of `preprocess_data.py`."""
+"""The flags of preprocessing with a handler, most of them of MindSpeed-LLM's `preprocess_data.py`."""
 
 import argparse
 import json
@@ -38,8 +38,10 @@ _REFUSALS = {
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionOptions:
-    """The options of a run of preprocessing with a handler, named as its flags. Raises ValueError, with all mistakes,
-    for values that are wrong or contradict each other; with a handler that is unknown or refused that mistake alone."""
+    """The options of a run of preprocessing with a handler, named as its flags. Raises ValueError, with all that it
+    finds, for numbers that are too small, for --prompt-type, --pack, --neat-pack, --seq-length and --map-keys that do
+    not fit the handler or each other, and for a folder of --output-prefix that does not exist; with a handler that is
+    unknown or refused that mistake alone. Other values are not checked here."""
 
     input: str
     output_prefix: Path
@@ -122,8 +124,8 @@ class InstructionOptions:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "InstructionOptions":
-        """The options of parsed flags. Raises ValueError for flags that are missing, out of range or contradict each
-        other, all in one message, and for flags of MindSpeed-LLM that have no counterpart here."""
+        """The options of parsed flags. Raises ValueError as the class and, before that, for flags of MindSpeed-LLM that
+        are refused, such as --split-sentences."""
         refused = [flag for flag in _REFUSALS if getattr(args, flag.strip("-").replace("-", "_"))]
         if refused:
             raise ValueError("; ".join(f"{flag}: {_REFUSALS[flag][1]}" for flag in refused))
@@ -137,7 +139,8 @@ class InstructionOptions:
 
 
 def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
-    """Add MindSpeed-LLM's flags to a parser, but for those that every way of preprocessing has, such as --input."""
+    """Add the flags of preprocessing with a handler to a parser, but for those that every way of preprocessing has,
+    such as --input."""
     group = parser.add_argument_group("instruction data, as MindSpeed-LLM's preprocess_data.py")
     group.add_argument("--handler-name", help=", ".join(HANDLERS))
     group.add_argument("--prompt-type", help=f"a template of --prompt-type-path; {OWN_TEMPLATE}: the tokenizer's own")

@@ -1,5 +1,4 @@
-"""The way from records to the data sets of fine-tuning: reading, encoding (in worker processes if asked) and
-packing."""
+"""The way from records to the data sets of a handler: reading, encoding (in worker processes if asked) and packing."""
 
 import sys
 from collections.abc import Iterator
@@ -53,14 +52,14 @@ def data_set(prefix: Path, key: str) -> str:
 @dataclass(frozen=True)
 class Progress:
     """The progress of a run of preprocessing: the number of conversations and rows so far (`items`), of documents
-    before packing, and the counts of records by outcome."""
+    before packing, and the report on the items."""
 
     items: int = 0
     """The number of conversations and rows so far, with those that were then left out."""
     documents: int = 0
     """The number of documents so far, before packing."""
     report: Report = field(default_factory=Report)
-    """Counts of records by outcome."""
+    """The report on the items; records that became none are not in it."""
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> "Progress":
@@ -76,12 +75,14 @@ class Progress:
 
 
 def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions, log: TextIO | None = None) -> Report:
-    """Write the data sets that a handler makes of `--input`: int32, at most one document a record, with --pack one a
-    pack. Returns the counts of records.
+    """Write the data sets that a handler makes of `--input`: int32, at most one document a record (again where
+    --mix-strategy repeats the record), with --pack one a pack. Returns the report on the records.
 
     log: gets the progress; None: the error stream.
-    Raises ValueError for input that cannot be read, or holds nothing to train on, for a record at which --on-bad-record
-    stops, for options that do not fit the input, and as `build_tokenizer`; then there is no new data set.
+    Raises ValueError for input that is missing or damaged, or holds nothing to train on, for a record at which
+    --on-bad-record stops, for options, template or tokenizer that do not fit the input or each other, for another run
+    at work or one that was stopped and had other flags, and as `build_tokenizer`; then there is no new data set.
+    OSError for a file that cannot be opened or written.
     """
     setting, sources = _setting(options, build_tokenizer(flags)), _sources(options)
     files = [file for source in sources for file in record_files(source.path)]

@@ -24,16 +24,16 @@ Encoded = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class RawRules:
-    """Rules that turn records into samples. form: the value of --dataset; length: tokens of a sample; eos: the id that
-    ends an answer; pad: the id of padding, or of the unknown token, which carries no loss as a label; None: the
-    tokenizer has neither."""
+    """Rules that turn records into samples. form: the value of --dataset; length: the most tokens of a record in a
+    sample; eos: the id put behind an answer with LLama-Pretrain-Raw; pad: the id of padding, or of the unknown token,
+    which carries no loss as a label; None: the tokenizer has neither."""
 
     form: str
     """The value of `--dataset`."""
     length: int
-    """Tokens of a sample."""
+    """The most tokens of a record in a sample, which is padded to the sequence length."""
     eos: int
-    """Id that ends an answer."""
+    """The id put behind an answer with LLama-Pretrain-Raw."""
     pad: int | None
     """Id of padding, else of the unknown token, which as a label carries no loss; None: the tokenizer has neither."""
 
@@ -46,9 +46,9 @@ def _under(row: Row, keys: Sequence[str]) -> str:
 
 
 def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded | None:
-    """Ids and labels of a record; None for a record that Patch leaves out. As one text (LLama-Pretrain-Raw), with `eos`
-    behind it, it is cut to `rules.length` + 1 ids, and left out if none of these is `eos`; as messages it is cut to
-    `rules.length` ids, and left out if the question alone has as many or more.
+    """Ids and labels (not shifted) of a record; None for a record that Patch leaves out. As one text
+    (LLama-Pretrain-Raw), with `eos` behind it, it is cut to `rules.length` + 1 ids, and left out if none of these is
+    `eos`; as messages it is cut to `rules.length` ids, and left out if the question alone has as many or more.
 
     Raises BadRecord for a record that has no question or no answer, or something else than text there or in `input`, or
     whose question the chat template writes differently once it is answered; ValueError for messages that the chat
@@ -85,7 +85,7 @@ def _as_messages(asked: str, answer: str, tokenizer: MegatronTokenizer, rules: R
 
 
 class RawRecords:
-    """The records of a file that fit into a sample, as ids and labels."""
+    """The records of a file or folder that `encoded` does not leave out, as ids and labels."""
 
     def __init__(self, path: str | Path, tokenizer: MegatronTokenizer, rules: RawRules) -> None:
         """Raises ValueError, naming the line, for a record that cannot be trained on, and for a file that cannot be
@@ -113,7 +113,7 @@ class RawRecords:
 
 
 class RawDataset:
-    """Sample i is record i of those of a file that fit into a sample (`RawRecords`), again and again from the first."""
+    """Sample i is record i of `RawRecords`, again and again from the first."""
 
     def __init__(self, records: RawRecords, seq_length: int, size: int) -> None:
         """size: the number of samples that are needed; it is rounded up to whole passes over the records, at least
@@ -150,8 +150,8 @@ def raw_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[Raw
     """A function from the numbers of samples of train, valid and test to their data, None for one without a file. A
     number is rounded up to whole passes over the file; None, and with --dataloader-type cyclic any number, gives one.
 
-    Reads and tokenises each file once, before that function is called. Raises ValueError for mistakes in the files, and
-    for a tokenizer without an end of a text.
+    Reads and tokenises each file once, before that function is called. Raises ValueError for mistakes in the files, for
+    a tokenizer without an end of a text, and as `tokenizer_of`.
     """
     data, tokenizer = config.dataset_config, tokenizer_of(config)
     rules, length = _rules(config), config.model_config.seq_length

@@ -16,19 +16,20 @@ class BadRecord(ValueError):
 
 
 class UnreadableRecord(BadRecord):
-    """A record that is no JSON object."""
+    """A record that is no JSON object, or has text that UTF-8 cannot write."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A row of a file, or the error in its line, with its place in words (file and line), and the bytes of the files,
-    as they lie on the disk, up to and with it."""
+    """A row of a file, or the error in its line, with its place in words (file and line, or number), and about how many
+    bytes of the files, as they lie on the disk, go up to and with it."""
 
     place: str
-    """File and line of the row, such as "data.jsonl, line 3"."""
+    """File and line of the row, such as "data.jsonl, line 3", or its number in a list or a .parquet file."""
     row: Row | UnreadableRecord
     bytes_read: int
-    """Bytes of the files, as they lie on the disk (packed or not), up to and with this row."""
+    """Bytes of the files, as they lie on the disk (packed or not), up to and with this row: exact for lines of files
+    that are not packed."""
 
 
 ON_BAD_RECORD = {
@@ -42,14 +43,15 @@ ON_BAD_RECORD = {
 @dataclass
 class Report:
     """The outcome of the records so far: the numbers of records read and of samples written, and place and reason of
-    each record that was left out, or written although it was in doubt. on_bad_record: the value of --on-bad-record."""
+    each record (or one of its sequences) that was left out, or written although it was in doubt. on_bad_record: the
+    value of --on-bad-record."""
 
     on_bad_record: str = "reference"
     read: int = 0
     written: int = 0
     """The number of samples, before packing."""
     left_out: list[str] = field(default_factory=list)
-    """Place and reason of each record that was left out."""
+    """Place and reason of each record, or one of its sequences, that was left out."""
     doubtful: list[str] = field(default_factory=list)
     """Place and doubt of each record that was written all the same."""
 
@@ -123,8 +125,8 @@ def record_files(path: str | Path) -> list[Path]:
 def read_records(path: str | Path) -> Iterator[Record]:
     """The records of a file, or of all files of a folder, in order; a line of a .txt file is the row {"text": line}.
     Blank lines of JSON files are left out; a line, or an entry of a JSON list, that is no JSON object has an
-    `UnreadableRecord` as its row. Raises ValueError for a file that is damaged, or that takes a package which is not
-    installed, and as `record_files`."""
+    `UnreadableRecord` as its row. Iterating raises ValueError for a file that is found to be damaged, or that takes a
+    package which is not installed, and as `record_files`; OSError for one that cannot be opened or read."""
     before = 0
     for file in record_files(path):
         for record in READERS[kind(file)](file):

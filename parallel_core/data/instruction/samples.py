@@ -1,5 +1,5 @@
-"""Conversations of the three data sets as samples: cut to the length of a sequence, with the beginnings of their
-documents."""
+"""Conversations of the three data sets as samples: cut to the length of a sequence and, if documents are kept apart,
+with their beginnings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +23,23 @@ class SampleRules:
     """The rules by which conversations become samples of at most `seq_length` tokens. reset_attention_mask: documents
     are kept apart: those of `fixed_length` tokens if that is above 0, else those that the attention mask numbers
     (`neat`: data of --neat-pack), else those that the id `eos` ends. cut_max_seqlen: a conversation that is too long is
-    cut at its end, else question and answer of each turn by their shares. efficient_eos: one end of text stands behind
-    the last answer, not behind each."""
+    cut at its end, as always with `reset_attention_mask`, else question and answer of each turn by their shares.
+    efficient_eos: one end of text stands behind the last answer, not behind each."""
 
     seq_length: int
     eos: int | None = None
     """The id that ends a document where `reset_attention_mask` looks for ends; None: there is none."""
     reset_attention_mask: bool = False
-    """Whether documents are kept from attending to each other: those that the attention mask numbers (`neat`), or that
-    `eos` ends."""
+    """Whether documents are kept from attending to each other: those of `fixed_length`, that the attention mask numbers
+    (`neat`), or that `eos` ends."""
     neat: bool = False
     """Whether the data were packed with --neat-pack, so that the attention mask numbers their documents."""
     fixed_length: int = -1
-    """The number of tokens of each document that `reset_attention_mask` keeps apart, wherever conversations end; -1:
-    documents end with conversations."""
+    """The number of tokens of each document that `reset_attention_mask` keeps apart, wherever conversations end; below
+    1: documents end with conversations."""
     cut_max_seqlen: bool = False
-    """Whether a conversation that is too long is cut at its end; else question and answer of each turn are cut by their
-    shares."""
+    """Whether a conversation that is too long is cut at its end, as always with `reset_attention_mask`; else question
+    and answer of each turn are cut by their shares."""
     efficient_eos: bool = False
     """Whether the template has one end of text, behind the last answer, instead of one behind each."""
 
@@ -88,7 +88,7 @@ def sampled(conversation: Sample, rules: SampleRules) -> Sample:
 
 
 def document_starts(sample: Sample, rules: SampleRules) -> Ids:
-    """The first position of each token's document [n]: documents of `fixed_length` if that is set, else with `neat`
+    """The first position of each token's document [n]: documents of `fixed_length` if it is above 0, else with `neat`
     those that the attention mask numbers (each token of padding is one of its own), else those that `eos` ends."""
     places = np.arange(len(sample["input_ids"]), dtype=np.int32)
     if rules.fixed_length > 0:

@@ -11,10 +11,9 @@ Sequences = dict[str, list[list[int]]]
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of the handlers (--handler-name); sent to worker processes. tokens: the tokenizer with a template's
-    tokens; encoder: writes conversations; room: --seq-length in tokens, None if it is not given; neat_room: with
-    --neat-pack the most tokens of a turn; additional_keys: --dataset-additional-keys; the others: the flags of their
-    names."""
+    """The settings of the handlers (--handler-name). tokens: the tokenizer with a template's tokens; encoder: writes
+    conversations; room: --seq-length in tokens, None if it is not given; neat_room: with --neat-pack the most tokens of
+    a turn; additional_keys: --dataset-additional-keys; the others: the flags of their names."""
 
     tokens: ConversationTokens
     encoder: ConversationEncoder
@@ -29,7 +28,7 @@ class Setting:
 
     @property
     def eod(self) -> int:
-        """The id that --append-eod puts behind each sample. Raises ValueError if the tokenizer has none."""
+        """The id that --append-eod puts behind a sample. Raises ValueError if the tokenizer has none."""
         if self.tokens.end is None:
             raise ValueError("--append-eod: the tokenizer has no token that ends a text; leave it out, or give another")
         return self.tokens.eos

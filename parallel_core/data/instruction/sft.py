@@ -20,10 +20,10 @@ ROLES = ("system", "user", "tool", "assistant")
 @dataclass(frozen=True)
 class PromptFormat:
     """The form of messages under a `--sft-tokenizer-prompt-format`. around: role -> the texts before and behind a
-    content, or None where the tokenizer's chat template writes conversations, and every token carries loss; strips:
-    blanks around contents are left out; left_out: words that are left out of messages other than the assistant's;
-    prefix: the number of tokens at the beginning of an answer without loss; appends_eod: an end of document follows a
-    conversation that does not end with one."""
+    content, or None where the tokenizer's chat template writes conversations, and every token carries loss (strips,
+    left_out and prefix then do nothing); strips: blanks around contents are left out; left_out: words that are left out
+    of messages other than the assistant's; prefix: the number of tokens at the beginning of an answer without loss;
+    appends_eod: an end of document follows a conversation that does not end with one."""
 
     around: dict[str, tuple[str, str]] | None
     """Role -> the texts before and behind its content; a message of another role is written as nothing. None: the
@@ -38,7 +38,7 @@ class PromptFormat:
     """Whether an end of document follows a conversation that does not end with one."""
 
     def text(self, message: Message) -> str:
-        """The text of one message; "" for a role that is not written."""
+        """The text of one message; "" for a role that is not written. Raises AssertionError where `around` is None."""
         assert self.around is not None
         role, content = message["role"], message["content"]
         if role not in self.around:
@@ -69,7 +69,7 @@ def encoded(
     conversation: Sequence[Message], tokenizer: MegatronTokenizer, form: PromptFormat
 ) -> tuple[list[int], list[int]]:
     """The ids of a conversation, and their targets (not shifted), -100 where there is no loss. Raises BadRecord where a
-    message's tokens join with its neighbours', ValueError for one that the chat template does not take."""
+    message's tokens join with its neighbours', ValueError as `MegatronTokenizer.apply_chat_template`."""
     if form.around is None:
         ids = tokenizer.apply_chat_template(conversation)
         return ids, list(ids)
@@ -172,11 +172,11 @@ class SFTDataset:
 
     def packed(self, number: int) -> dict[str, NDArray[np.int32]]:
         """Sample `number`: tokens, labels of the next token (-100 or padding: no loss), position_ids from the start of
-        each conversation, all [s]; and cu_seqlens [conversations + 1], the positions where conversations begin, and s.
+        each conversation, all [s]; and cu_seqlens [n + 1], the positions, up to s, where n conversations begin, and s.
 
         A row that is longer than a sequence is cut at the end, with padding as the last label. With context parallelism
         each conversation is padded to a multiple of twice the context-parallel size. Raises ValueError for a row that
-        cannot be tokenised.
+        cannot be tokenised, AssertionError for a tokenizer without an id of padding.
         """
         config, row = self.config, int(self.indices[number % len(self.indices)])
         assert isinstance(config.tokenizer, MegatronTokenizer) and config.tokenizer.pad is not None

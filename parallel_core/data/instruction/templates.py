@@ -1,8 +1,8 @@
 """Formats of a conversation: templates as data, MindSpeed-LLM's table and the user's own.
 
-A template is a row of JSON: `format_user`, `format_assistant`, `format_system`, `format_observation` and
-`format_function` have slots, which are texts (with `{{content}}` in the place of what is written), tokens
-`{"token": "<|user|>"}`, or a token of the tokenizer by its role, `["bos_token"]`.
+A template is a row of JSON: `format_user`, `format_assistant`, `format_system`, `format_observation`,
+`format_function`, `format_prefix` and `format_separator` may have `slots`, which are texts (with `{{content}}` in the
+place of what is written), tokens `{"token": "<|user|>"}`, or a token of the tokenizer by its role, `["bos_token"]`.
 """
 
 import json
@@ -27,8 +27,7 @@ class NamedToken:
 
 @dataclass(frozen=True)
 class RoleToken:
-    """A part of a template that is the tokenizer's token for the beginning or the end of a text; nothing where it has
-    none."""
+    """A part of a template that is the token for the beginning or the end of a text; nothing where there is none."""
 
     role: str
     """The role, "bos" or "eos"."""
@@ -76,9 +75,9 @@ STYLES = {
 class Template:
     """A prompt type of --prompt-type: the form of conversations. formats: role, "prefix" or "separator" -> slots;
     tool_format: the form in which tools are described; default_system: the system message of a conversation without
-    one; stop_words: tokens that end an answer, which the tokenizer gets; thought_words: the texts before and behind a
-    thought; efficient_eos: one end of text stands behind the last answer, not behind each; replace_eos: the first stop
-    word is the end of text."""
+    one, but in DeepSeek V4's format; stop_words: tokens that end an answer, which the tokenizer gets; thought_words:
+    the texts before and behind a thought; efficient_eos: one end of text stands behind the last answer, not behind
+    each; replace_eos: the first stop word is the end of text."""
 
     name: str
     style: Style
@@ -87,7 +86,7 @@ class Template:
     tool_format: str
     """Name of the form in which tools are described (`tool_texts.described`)."""
     default_system: str
-    """The system message of a conversation without one; "": none."""
+    """The system message of a conversation without one, but in DeepSeek V4's format; "": none."""
     stop_words: tuple[str, ...]
     """Tokens that end an answer, which the tokenizer gets."""
     thought_words: tuple[str, str]
@@ -105,8 +104,8 @@ class Template:
 
 
 def load_template(name: str, path: str | Path = TABLE) -> Template:
-    """The template of the prompt type `name` in a table. Raises ValueError for a table that is damaged or does not have
-    it, and for a template with something wrong in it."""
+    """The template of the prompt type `name` in a table. Raises ValueError as `load_table`, for a table that does not
+    have it, and for a template with something wrong in it."""
     table = load_table(path)
     if name not in table:
         raise ValueError(f"--prompt-type {name} is not in {path}; choose one of {', '.join(table)}")

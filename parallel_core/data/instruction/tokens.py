@@ -21,7 +21,7 @@ class ConversationTokens:
     end: int | None
     """The id that ends a text; None: there is none."""
     padding: int | None
-    """The id of padding; None: the tokenizer has none of its own."""
+    """The id of padding; None: there is none, or (with a template) only the end of a text in its place."""
     named: dict[str, int]
     """Name -> id of the tokens that the template names."""
 
@@ -59,8 +59,8 @@ class ConversationTokens:
 
 def tokens_for(template: Template | None, tokenizer: MegatronTokenizer) -> ConversationTokens:
     """`tokenizer` as a template needs it: the template's stop words, and `END_OF_TEXT` if there is no end of text, are
-    added to its vocabulary, in place. With `replace_eos` the first stop word is the end of text. template: None where
-    the tokenizer's own template writes the messages; nothing is added then.
+    added to its vocabulary, in place, unless it has them. With `replace_eos` the first stop word is the end of text.
+    template: None where the tokenizer's own template writes the messages; nothing is added then.
 
     Raises ValueError for a token that the template names, if the vocabulary has neither it nor an unknown token, and
     for a template that adds tokens, if the tokenizer takes none.

@@ -20,8 +20,8 @@ def described(tools: str, tool_format: str) -> str:
     """The part of the system message that describes `tools`, a JSON text: by a line of JSON for each (qwen, qwen3) or
     in words (default); "" for an empty list and in any other format.
 
-    Raises BadRecord with qwen and qwen3 for tools that are no JSON list of objects; these, and tools without a name or
-    parameters, give "" in the format default.
+    Raises BadRecord with qwen and qwen3 for tools that are no JSON list of objects; these, and tools that cannot be put
+    in words, such as one without a name, give "" in the format default.
     """
     if tool_format in _WRAPPED:
         given = parsed(tools)
@@ -85,7 +85,7 @@ def name_and_arguments(call: str) -> tuple[str, str]:
 
 def function_calls(calls: str) -> str:
     """The text of function calls, given as JSON of one or a list, each between <tool_call> and </tool_call>; a thought
-    before them stays.
+    (from <think> to </think>) stays, in front of them.
 
     Raises BadRecord for other texts.
     """

@@ -4,7 +4,7 @@
         --tokenizer-type HuggingFaceTokenizer --tokenizer-model FOLDER --append-eod --workers 4
 
 writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_text_document`. With `--handler-name`, or
-`--tokenizer-type PretrainedFromHF`, it takes MindSpeed-LLM's flags and writes what its `preprocess_data.py` writes.
+`--tokenizer-type PretrainedFromHF`, it takes flags of MindSpeed-LLM's `preprocess_data.py` and writes data in its form.
 
     python -m mapping preprocess merge --help        several data sets in one
     python -m mapping preprocess inspect --help      what is in a data set
@@ -32,7 +32,8 @@ _REFUSED_OF_TEXT = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line, and return 0, or 130 after Ctrl-C. Exits with 2 and the reason after a mistake."""
+    """Run `preprocess` with these arguments (None: the process's), and return 0, or 130 after Ctrl-C at work. Exits
+    with 2 and the reason for wrong flags, and after a ValueError or OSError."""
     given = sys.argv[1:] if arguments is None else arguments
     name, rest = (given[0], given[1:]) if given and given[0] in _COMMANDS else ("", given)
     parser, work = _COMMANDS[name]()

@@ -1,4 +1,4 @@
-"""The encoding of blocks of text to token ids, which worker processes do."""
+"""The encoding of blocks of text to token ids."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -31,7 +31,7 @@ class Part(NamedTuple):
 class Encoded(NamedTuple):
     """A block of text as token ids: the `parts` of the streams (key after key, and partition after partition), the
     number of documents, the number of tokens for each key, place and reason of each record that is `wrong`, the place
-    in the input where the block ends, and the bytes of all files up to there."""
+    in the input where the block ends, and the bytes of all files up to there (of packed and .parquet ones about)."""
 
     parts: list[Part]
     """The part of each stream: key after key, and for each key partition after partition."""
@@ -44,20 +44,21 @@ class Encoded(NamedTuple):
     end: Position
     """The place in the input where the block ends."""
     bytes_read: int
-    """Bytes of all files, as they lie on the disk, up to the block's end."""
+    """Bytes of all files, as they lie on the disk, up to the block's end; of packed and .parquet ones about."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """The encoder of blocks of text, which tokenises the texts under `keys`; picklable, so that worker processes
-    can have it. append_eod: ends each document; partitions: the number of streams of documents for each key: line i
-    belongs to stream i modulo this number."""
+    """The encoder of blocks of text, which tokenises the texts under `keys`; picklable if the tokenizer is.
+    append_eod: put the end of a document behind each one that has tokens; partitions: the number of streams of
+    documents for each key: line i of the input, from 0, belongs to stream i modulo this number."""
 
     tokenizer: MegatronTokenizer
     keys: tuple[str, ...]
     append_eod: bool
     partitions: int = 1
-    """The number of streams of documents for each key: line i belongs to stream i modulo this number."""
+    """The number of streams of documents for each key: line i of the input, from 0, belongs to stream i modulo this
+    number."""
 
     def __call__(self, block: Block) -> Encoded:
         found, wrong = {}, []

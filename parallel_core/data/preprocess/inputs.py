@@ -22,16 +22,17 @@ Texts = dict[str, list[str]]
 @dataclass(frozen=True)
 class Position:
     """A place in the input, up to which it has been read: the number of the file, the offset in its unpacked content
-    (bytes, or rows of a .parquet file), and the number of lines or rows before it in that file, and in all files."""
+    (bytes, or rows of a .parquet file), and the number of lines or rows before it in that file, and in all files; a
+    plain text counts as one line."""
 
     file: int = 0
     """The number of the file, from 0."""
     offset: int = 0
-    """The offset in the file's content, unpacked: bytes, or rows of a .parquet file."""
+    """The offset in the file's content, unpacked: bytes, or rows of a .parquet file; 1 behind an empty plain text."""
     lines: int = 0
-    """The number of lines or rows before it in the file."""
+    """The number of lines or rows before it in the file; 1 behind a plain text."""
     all_lines: int = 0
-    """The number of lines or rows before it in all files."""
+    """The number of lines or rows before it in all files, a plain text counted as one."""
 
 
 BEGINNING = Position()
@@ -39,20 +40,21 @@ BEGINNING = Position()
 
 class Block(NamedTuple):
     """A piece of a file, from the place `start` to `end`: a run of its lines or rows, or its whole text. bytes_read:
-    bytes of the file, or in a block that `blocks` gives of all files, as they lie on the disk, up to its end."""
+    bytes of the file, or in a block that `blocks` gives of all files, as they lie on the disk, up to its end; of packed
+    and .parquet files about."""
 
     file: Path
     content: bytes | list[Row]
     start: Position
     end: Position
     bytes_read: int
-    """Bytes of the file as it lies on the disk, up to the block's end; those of all files before it are added by
-    `blocks`."""
+    """Bytes of the file as it lies on the disk, up to the block's end (of a packed or .parquet file about); those of
+    all files before it are added by `blocks`."""
 
     def documents(self, keys: Sequence[str]) -> Iterator[tuple[int, str, Texts | BadRecord]]:
-        """(number, place, content) of each document: its number, from 0, among the lines of all files, blank ones
-        counted; its file and line (a plain text's file alone); its texts under `keys` or the error in it. Blank lines
-        are no documents."""
+        """(number, place, content) of each document: its number, from 0, among the lines and rows of all files, blank
+        lines counted, a plain text as one line; its file and line or row (a plain text's file alone); its texts under
+        `keys`, of which a plain text has `text` alone, or the error in it. Blank lines are no documents."""
         if kind(self.file) not in READERS:
             yield self.start.all_lines, str(self.file), _texts(_text(self.content), keys)
             return
@@ -108,8 +110,9 @@ def _is_hidden(path: Path) -> bool:
 
 
 def blocks(files: Sequence[Path], start: Position = BEGINNING) -> Iterator[Block]:
-    """The blocks of the files, in order, from `start` on. Raises ValueError for a packed or .parquet file that is
-    damaged, and for a package that is missing."""
+    """The blocks of the files, in order, from `start` on. Raises ValueError for a packed file that cannot be unpacked
+    and for a package that is missing, ValueError or OSError for a .parquet file that cannot be read, OSError for a file
+    that is missing."""
     before = 0
     for number, file in enumerate(files):
         if number < start.file:
@@ -177,8 +180,8 @@ READERS: dict[str, Callable[[Path, Position], Iterator[Block]]] = {
 
 
 def read_documents(path: Path, keys: Sequence[str] = ("text",)) -> Iterator[Texts]:
-    """The texts under `keys` of each document of the files at `path`, as for `input_files`. Raises ValueError as
-    `input_files` and `blocks`, and for the first document that is wrong."""
+    """The texts under `keys` of each document of the files at `path`, as for `input_files`. Raises the errors
+    of `input_files` and `blocks`, and ValueError for the first document that is wrong."""
     for block in blocks(input_files(str(path))):
         for _, place, texts in block.documents(keys):
             if isinstance(texts, BadRecord):

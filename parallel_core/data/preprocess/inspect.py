@@ -1,4 +1,4 @@
-"""Show a data set: how much is in it, and samples as training gets them."""
+"""Show a data set: how much is in it, and some of its sequences."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
@@ -25,9 +25,10 @@ def instruction_prefix(prefix: str) -> str | None:
 
 
 def report(prefix: str, tokenizer: MegatronTokenizer | None = None, samples: int = 1) -> Iterator[str]:
-    """The lines that describe a data set, with at most `samples` of its samples: as ids, or as text with a tokenizer.
+    """The lines that describe a data set, with at most `samples` of its sequences, long ones cut: as ids, or as text
+    with a tokenizer.
 
-    Raises ValueError for a data set that is missing or damaged, or whose parts differ in their lengths.
+    Raises ValueError for a data set that is missing or damaged, or whose input_ids and labels differ in their lengths.
     """
     instruction = instruction_prefix(prefix)
     if instruction is None:

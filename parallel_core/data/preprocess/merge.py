@@ -25,11 +25,11 @@ def prefixes_in(folder: Path) -> list[str]:
 
 
 def merge(prefixes: Sequence[str], output_prefix: str) -> Index:
-    """Write the documents of all data sets one after the other, and return the new index. Bytes are copied, never held
-    at once.
+    """Write the documents of all data sets one after the other, and return the new index. The tokens are copied piece
+    by piece.
 
     Raises ValueError for a data set that is missing or damaged, or differs from the first in the type of tokens or in
-    being multimodal, and for one that would be read and written.
+    being multimodal, for one that would be read and written, and for no data set at all.
     """
     data_sets = [IndexedDataset(prefix) for prefix in prefixes]
     for data_set in data_sets:

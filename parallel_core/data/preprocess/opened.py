@@ -12,8 +12,8 @@ from typing import BinaryIO, cast
 
 
 def package(name: str, extra: str, ending: str) -> ModuleType:
-    """The package `name`. Raises ValueError with the command that installs it, as the extra `extra`, if it is missing.
-    ending: that of the files that need it, for the message."""
+    """The package or module `name`, imported. Raises ValueError with the command that installs it, as the extra
+    `extra`, if it is missing. ending: that of the files that need it, for the message."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -33,15 +33,18 @@ PACKED: dict[str, Callable[[BinaryIO], BinaryIO]] = {
 
 
 def kind(file: Path) -> str:
-    """The ending that names the form of a file's content, without that of packing: ".jsonl" for data.jsonl.gz."""
+    """The ending that names the form of a file's content, without that of packing: ".jsonl" for data.jsonl.gz; ""
+    without one."""
     return (Path(file.stem) if file.suffix in PACKED else file).suffix
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The unpacked content of a file, and the file itself, whose position tells how many of its bytes have been read.
+    """A context manager that opens a file and gives its unpacked content, and the file itself, whose position tells how
+    many of its bytes have been read, of a packed file maybe ahead of the content.
 
-    Raises ValueError for a packed file that is damaged, and for a missing package.
+    Raises ValueError for a missing package and, also while the content is read, for a packed file that cannot be
+    unpacked; a .zst file that is cut off just ends earlier. OSError for a file that cannot be opened.
     """
     with file.open("rb") as raw:
         unpack = PACKED.get(file.suffix)

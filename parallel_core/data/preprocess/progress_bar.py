@@ -10,8 +10,8 @@ _EVERY = {True: 0.2, False: 10.0}
 
 
 class ProgressBar:
-    """A progress line: the share that is done (on a terminal as a bar, too), the number of documents, documents and MB
-    a second, the time that remains."""
+    """A progress line: the share that is done (on a terminal as a bar, too, if it fits in), the number of documents,
+    documents and MB a second, and the time that remains, where that can be estimated."""
 
     def __init__(
         self,

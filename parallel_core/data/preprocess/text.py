@@ -52,9 +52,9 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """The options of a run of preprocessing of text, named as its flags. skips_bad_records: leave wrong records out
-    instead of stopping at the first. Raises ValueError for `workers` or `partitions` below 1, and for a key that is
-    given twice."""
+    """The options of a run of preprocessing of text, most of them named as its flags. skips_bad_records: leave wrong
+    records out instead of stopping at the first. Raises ValueError for `workers` or `partitions` below 1, and for a key
+    that is given twice."""
 
     input: str
     """A file, a folder, or a pattern of names."""
@@ -92,7 +92,8 @@ class TextOptions:
         return 1 if self.keep_sequential_samples else self.partitions
 
     def made_from(self, files: list[Path]) -> dict[str, object]:
-        """All inputs that the data sets depend on, as JSON data."""
+        """The stamps of the input's and the tokenizer's files, the keys, --append-eod, the number of streams and the
+        tokenizer's flags, as JSON data: a run that was stopped goes on only with the same."""
         return {
             "--input": stamps(files),
             "--json-keys": list(self.json_keys),
@@ -103,13 +104,13 @@ class TextOptions:
 
 
 def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress:
-    """Write the data sets of each key: one document a record, one sequence a text; an empty text has none. Returns the
-    final counts.
+    """Write the data sets of each key: one document a record, one sequence a text; a text without tokens has none.
+    Returns the final counts.
 
     log: gets the progress; None: the error stream. Raises ValueError for input that is missing, for a record that is
-    wrong (unless `skips_bad_records`), for a key under which there is no text, with append_eod for a tokenizer without
-    an end of a document, and as `unfinished`; ValueError and ConfigError as `build_tokenizer`. Then there is no new
-    data set.
+    wrong (unless `skips_bad_records`), for a key under which there is no token, with append_eod for a tokenizer without
+    an end of a document, for ids that do not fit the vocabulary's size, for a worker process that was killed, and as
+    `unfinished`; the errors of `blocks` and `build_tokenizer`. Then there is no new data set.
     """
     files = input_files(options.input)
     tokenizer = build_tokenizer(options.tokenizer)

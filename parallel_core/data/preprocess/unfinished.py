@@ -1,4 +1,5 @@
-"""The files of a run that is not finished: kept when it is stopped, so that the next one goes on from there.
+"""The files of a run that is not finished: what was saved of them is kept when it is stopped, and the next one goes on
+from there.
 
 They lie in a hidden folder beside the data set. `manifest.json` says how many bytes of each are complete and from which
 input they were made; bytes behind these are cut off.
@@ -24,7 +25,7 @@ from parallel_core.data.tokenizers import TokenizerOptions
 from parallel_core.system.files import parse_json, replacing
 
 _SAVED_EVERY = 30.0
-"""Seconds of work that are lost at most when a run is killed."""
+"""Seconds after which the next addition is saved."""
 _STREAM = {"bin": np.uint8, "lengths": np.int32, "sequences": np.int32}
 """Ending of a file of a stream of documents -> type of its entries: tokens (bytes), the number of tokens of each
 sequence, the number of sequences of each document."""
@@ -84,7 +85,8 @@ class Unfinished:
 
     def add(self, parts: Sequence[Part], progress: dict[str, Any]) -> None:
         """Append each of `parts`, one for each stream of the first data set, then of the next, to its stream's files,
-        and save them if 30 s have passed since the last time. progress: the caller's state after it, as JSON data."""
+        and save them if more than 30 s have passed since the last save or the start. progress: the caller's state after
+        it, as JSON data."""
         for number, content in enumerate(_contents(parts)):
             self._files[number].write(content)
         self.progress, self._sizes = progress, [file.tell() for file in self._files]
@@ -130,7 +132,8 @@ class Unfinished:
         self.forget()
 
     def forget(self) -> None:
-        """Remove the manifest of the unfinished run, so that `close` removes its folder with all files."""
+        """Remove the manifest of the unfinished run, so that `close` removes its folder with all files unless a `save`
+        comes before."""
         self._manifest.unlink(missing_ok=True)
 
     def documents(self, which: int) -> list[list[list[int]]]:
@@ -163,13 +166,13 @@ def _contents(parts: Sequence[Part]) -> Iterator[bytes]:
 
 
 def stamps(files: Sequence[Path]) -> list[list[object]]:
-    """Name, size and time of the last change, in nanoseconds, of each file: equal until one is written again."""
+    """Path, size in bytes and time of the last change, in nanoseconds, of each file."""
     return [[str(file), (found := file.stat()).st_size, found.st_mtime_ns] for file in files]
 
 
 def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
-    """All that token ids depend on, as JSON data: the flags, and the stamps of the files that they name, or that are
-    in a folder that they name."""
+    """The tokenizer flags, and the stamps of the files that they name, or that are right in a folder that they name, as
+    JSON data."""
     flags = asdict(options)
     named = [Path(value) for value in flags.values() if isinstance(value, str) and Path(value).exists()]
     files = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
@@ -182,11 +185,11 @@ def unfinished(
     prefix: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any], restart: bool
 ) -> Iterator[Unfinished]:
     """A context manager that gives the files of a run, and closes them at its end. All that was added stays when the
-    body of the `with` is interrupted (Ctrl-C), all but the last 30 s of it after another error.
+    body of the `with` is interrupted (Ctrl-C); after another error what `save` has saved.
 
     prefix: the output's, to which one run at a time may write. prefixes: those of the data sets; partitions: streams of
-    each. made_from: all that the data sets depend on, as JSON data. restart: begin anew, whatever an earlier run left.
-    Raises ValueError if another run is at work, and without `restart` as `Unfinished.open`.
+    each. made_from: JSON data that must be the same where a run goes on. restart: begin anew, whatever an earlier run
+    left. Raises ValueError if another run is at work, and without `restart` as `Unfinished.open`.
     """
     folder = prefix.with_name(f".{prefix.name}.unfinished")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Tokenizers by Megatron's names.
 
-`facts` gives size and special ids, which are all that training on token files needs, without a library (but for a
-HuggingFace folder that only its own code reads); `build_tokenizer` gives a tokenizer that encodes and decodes.
+`facts` gives size and special ids, without a library (but for a HuggingFace folder that only its own code reads);
+`build_tokenizer` gives a tokenizer that encodes and decodes.
 """
 
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions

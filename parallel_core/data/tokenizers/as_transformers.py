@@ -1,4 +1,4 @@
-"""Changes that transformers 4 makes to a `tokenizer.json` because of the class that `tokenizer_config.json` names."""
+"""Changes that transformers 4 makes to the content of a `tokenizer.json`, and to decoded text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +11,9 @@ def as_transformers_reads(
     content: Mapping[str, Any], kind: str, config: Mapping[str, Any], ids: Mapping[str, tuple[str, int]]
 ) -> dict[str, Any]:
     """The content of a tokenizer.json changed by the settings in tokenizer_config.json (`config`), as transformers'
-    class `kind` does it: the blank before a text, BertTokenizer's normalizer, and BOS and EOS around a text of Llama's
-    and Gemma's classes; the rest stays. ids: role -> token and id."""
+    class `kind` (without "Fast") does it: the pre-tokenizer's blank before a text, BertTokenizer's normalizer, and the
+    post-processor (BOS and EOS around a text) of LlamaTokenizer, CodeLlamaTokenizer and GemmaTokenizer; the rest stays.
+    ids: role -> token and id."""
     changed = dict(content)
     before = content.get("pre_tokenizer")
     if isinstance(before, Mapping) and "add_prefix_space" in before:
@@ -52,7 +53,8 @@ def around(begins: list[tuple[str, int]], ends: list[tuple[str, int]]) -> dict[s
 
 
 def without_blanks(text: str) -> str:
-    """English text without the blanks that cutting it into words left before punctuation and short forms."""
+    """The text without a blank before . ? ! , n't 'm 's 've 're, and without the two around a lone apostrophe, as by
+    transformers' `clean_up_tokenization`."""
     for left in (" .", " ?", " !", " ,"):
         text = text.replace(left, left[1:])
     text = text.replace(" ' ", "'")

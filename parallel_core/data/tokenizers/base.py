@@ -10,12 +10,12 @@ from typing import Any
 @dataclass(frozen=True)
 class Facts:
     """Size (with special tokens, before padding) and special ids of a vocabulary: `eod` ends a document of training
-    data, `eos` a text; an id is None where the vocabulary has no such token."""
+    data, `eos` a text; an id is None where none is known."""
 
     vocab_size: int
     """The number of ids, special tokens included, before padding for tensor parallelism."""
     eod: int | None = None
-    """The id that ends each document."""
+    """The id that ends a document of training data."""
     pad: int | None = None
     """The id that fills up short samples."""
     bos: int | None = None
@@ -45,8 +45,8 @@ class MegatronTokenizer(ABC):
     """The interface of all tokenizers: text to token ids and back."""
 
     pads_with_eos = False
-    """Whether the vocabulary has no token for padding. Fine-tuning then pads with the token that ends a text, the
-    template's where it names another one than the tokenizer."""
+    """Whether this is a tokenizer of a HuggingFace folder that names no token of padding. Fine-tuning then pads with
+    the token that ends a text, the template's where it names another one than the tokenizer."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -64,7 +64,8 @@ class MegatronTokenizer(ABC):
     @abstractmethod
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`; some tokenizers leave special tokens out. Raises ValueError for an id that no token
-        has; HuggingFace tokenizers leave such an id out if it is from 0 to 2^32 - 1, and NullTokenizer writes any."""
+        has; HuggingFace tokenizers leave such an id out if it is from 0 to 2^32 - 1, NullTokenizer writes any, and
+        for a folder's own code this is its own matter."""
 
     def _known(self, token_ids: Sequence[int], among: Container[int] | None = None) -> list[int]:
         """The ids as a list of int. Raises ValueError for one that is not in `among`, by default all ids below the
@@ -78,7 +79,7 @@ class MegatronTokenizer(ABC):
     @property
     @abstractmethod
     def vocab(self) -> Mapping[str, int]:
-        """Token -> id."""
+        """Token -> id; of several tokens that read alike (parts of characters) one."""
 
     @cached_property
     def inv_vocab(self) -> dict[int, str]:
@@ -95,8 +96,8 @@ class MegatronTokenizer(ABC):
         return self.vocab.get(token)
 
     def add_special_tokens(self, tokens: Sequence[str]) -> int:
-        """Let each of `tokens` be one id wherever a text has it, and return how many are new to the vocabulary. Raises
-        ValueError for a tokenizer that takes no further tokens."""
+        """Let each of `tokens` be one id where it is found in a text, and return how many are new to the vocabulary.
+        Raises ValueError for a tokenizer that takes no further tokens."""
         raise ValueError(f"{type(self).__name__} takes no further tokens; use a HuggingFace tokenizer")
 
     def apply_chat_template(
@@ -115,7 +116,7 @@ class MegatronTokenizer(ABC):
 
     @property
     def eod(self) -> int:
-        """The id that ends each document. Raises ValueError if there is none."""
+        """The id that ends a document of training data. Raises ValueError if there is none."""
         if self.facts.eod is None:
             raise ValueError("the tokenizer has no token that ends a document; name it with --eos-token-id")
         return self.facts.eod
@@ -130,7 +131,7 @@ class MegatronTokenizer(ABC):
 
     @property
     def additional_special_tokens_ids(self) -> list[int]:
-        """The ids of special tokens without a role."""
+        """The ids of further special tokens, as `facts` lists them; some may have a role, too."""
         return list(self.facts.additional_special_tokens_ids)
 
 
@@ -147,7 +148,8 @@ class TokenizerOptions:
     """NullTokenizer: the number of ids, without the end of a document unless null_tokenizer_eod_id names one of them;
     TikTokenizer: the number of ids that are kept."""
     vocab_extra_ids: int = 0
-    """The number of tokens <extra_id_N> that are added behind the vocabulary."""
+    """The number of tokens <extra_id_N> that are added behind the vocabulary of BertWordPiece* and of Megatron's older
+    SentencePieceTokenizer."""
     tokenizer_special_tokens: tuple[str, ...] | None = None
     """Tokens that are added (HuggingFace, SentencePiece) or that take the first ids (TikTokenizer)."""
     legacy_tokenizer: bool = False
@@ -172,7 +174,7 @@ class TokenizerOptions:
     def of(source: Any, **more: Any) -> "TokenizerOptions":
         """The options among the attributes of `source`, parsed flags or a config, and those in `more`, which go before:
         also where `more` has None for an option, which is then at its default whatever `source` has. Options that are
-        missing, or None, are at their defaults."""
+        missing, or None, are at their defaults; `tokenizer_type`, which has none, must be given."""
         given = {entry.name: getattr(source, entry.name, None) for entry in fields(TokenizerOptions)}
         values: dict[str, Any] = {name: value for name, value in {**given, **more}.items() if value is not None}
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}

@@ -12,8 +12,8 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and end of text of --vocab-file. Raises ValueError for a file that is missing or no byte-level
-    vocabulary."""
+    """The number of tokens in --vocab-file, and the id of its <|endoftext|>, which ends a document. Raises ValueError
+    for a file that is missing, no vocabulary, or lacks this token."""
     return _facts(_read_vocab(Path(options.vocab_file or "")))
 
 

@@ -1,5 +1,5 @@
 """HuggingFace's tokenizers: a folder with a `tokenizer.json`, or with files that transformers turns into one, by the
-package `tokenizers`."""
+package `tokenizers`; a folder with nothing but code of its own by that code (`own_code`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
-    """The text of a chat template (Jinja) with these variables. Raises ValueError for a template that is damaged or
-    refuses the conversation, ConfigError without jinja2."""
+    """The text of a chat template (Jinja) with these variables; `tools` and `documents` are None unless given. Raises
+    ValueError for a syntax error and where the template calls raise_exception, ConfigError without jinja2."""
     jinja2 = library("HuggingFaceTokenizer", "jinja2")
     sandbox = library("HuggingFaceTokenizer", "jinja2.sandbox")
     environment = sandbox.ImmutableSandboxedEnvironment(
@@ -47,10 +47,10 @@ _LARGEST = 2**32 - 1
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the folder and, but for --legacy-tokenizer and the type PretrainedFromHF, of
-    --tokenizer-special-tokens. A folder with nothing but code of its own is loaded by that code, if the user trusts it.
-    Raises ValueError for a file that is missing or damaged, or for --tokenizer-kwargs that lack a value; ConfigError if
-    that code needs transformers, which is not installed."""
+    """Size and special ids of the folder. --tokenizer-special-tokens count, and are then the additional special ones,
+    but for --legacy-tokenizer, the type PretrainedFromHF and a folder with nothing but code of its own, which is loaded
+    by that code if the user trusts it. Raises ValueError for a file that is missing or damaged, for --tokenizer-kwargs
+    that lack a value and if that code fails; ConfigError if transformers, which runs that code, is not installed."""
     assert options.tokenizer_model is not None
     if is_trusted_code(options):
         return OwnCodeTokenizer(options).facts
@@ -86,7 +86,8 @@ def build(options: TokenizerOptions) -> MegatronTokenizer:
 
 
 class HuggingFaceTokenizer(TokenizersTokenizer):
-    """A tokenizer by a `tokenizer.json`. Names of special tokens in a text become their ids.
+    """A tokenizer by a folder's `tokenizer.json`, or by the files that take its place. Names of the folder's special
+    tokens in a text become their ids.
 
     `encode` with `special` puts the tokens that the folder says (BOS, EOS) around the text.
     """
@@ -165,7 +166,7 @@ def _added(token: AddedToken) -> Any:
 
 def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
     """The tokenizer of the package `tokenizers`, with the tokens that the folder's other files add. tokenizer_type: as
-    the user gave it, for the error. Raises ValueError naming the file that the package does not read, ConfigError
+    the user gave it, for the error. Raises ValueError if the package does not read the folder's files, ConfigError
     without the package."""
     package = library(tokenizer_type, "tokenizers")
     try:

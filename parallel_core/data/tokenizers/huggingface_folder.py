@@ -66,8 +66,9 @@ _SPECIAL = {"special": True, "normalized": False}
 
 
 class HuggingFaceFolder:
-    """The content of `tokenizer.json`, or of the files that it is made of, and the tokens and settings of the other
-    files."""
+    """The content of `tokenizer.json`, or one made of the files that take its place (`content`), and the settings in
+    the other files (`config`): the entries of tokenizer_config.json and special_tokens_map.json, as this module's
+    docstring says, with those that the user replaced."""
 
     def __init__(self, path: str | Path, settings: Sequence[str] = ()) -> None:
         """Read the folder `path`, or the one around the file `path` if that is a tokenizer.json. settings: names and
@@ -101,13 +102,13 @@ class HuggingFaceFolder:
 
     @property
     def kind(self) -> str:
-        """The tokenizer's class, without "Fast": as tokenizer_config.json names it; where it names none and there is no
+        """The tokenizer's class, without "Fast": as the settings name it; where they name none and there is no
         tokenizer.json either, as config.json tells. "": there is none."""
         return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
 
     @cached_property
     def model_vocab(self) -> dict[str, int]:
-        """Token -> id in the model itself, without added tokens. Raises ValueError if tokenizer.json has none."""
+        """Token -> id in the vocabulary of the model itself. Raises ValueError if tokenizer.json has none."""
         model = self.content.get("model")
         vocab = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(vocab, list):
@@ -118,9 +119,9 @@ class HuggingFaceFolder:
 
     @cached_property
     def named(self) -> dict[str, AddedToken]:
-        """Role -> the token that has it: the entry in tokenizer_config.json (null: none), which one in
-        special_tokens_map.json replaces where the former has no added_tokens_decoder; for a role without an entry the
-        class's default. Roles without a token are left out. Raises ValueError for an entry that is no token."""
+        """Role -> the token that has it: the entry in the settings (null: none); for a role without an entry the
+        default of the class, if that is one of those known here. Roles without a token are left out. Raises ValueError
+        for an entry that is no token."""
         given = {role: self.config.get(f"{role}_token") for role in ROLES}
         defaults = _DEFAULTS.get(self.kind, {})
         named = {role: defaults.get(role) if f"{role}_token" not in self.config else given[role] for role in ROLES}
@@ -128,9 +129,8 @@ class HuggingFaceFolder:
 
     @cached_property
     def additional(self) -> list[AddedToken]:
-        """The special tokens without a role: additional_special_tokens of tokenizer_config.json, which that of
-        special_tokens_map.json replaces where there is one and the former has no added_tokens_decoder. Raises
-        ValueError if it is something else than a list of tokens."""
+        """The additional special tokens: additional_special_tokens in the settings; without that entry, of T5 without
+        tokenizer.json, the tokens <extra_id_N>. Raises ValueError if it is neither empty nor a list of tokens."""
         entries = self.config.get("additional_special_tokens") or []
         if not isinstance(entries, list):
             raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
@@ -144,8 +144,8 @@ class HuggingFaceFolder:
 
     @cached_property
     def in_json(self) -> dict[str, int]:
-        """Token -> id of the tokens that tokenizer.json adds to the model. Raises ValueError if its added_tokens are
-        something else than a list of tokens with ids."""
+        """Token -> id of the added_tokens of tokenizer.json. Raises ValueError if these are neither empty nor a list of
+        tokens with ids."""
         entries = self.content.get("added_tokens") or []
         if not isinstance(entries, list) or not all(_is_added(entry) for entry in entries):
             raise ValueError(f"{FLAG} {self.file}: added_tokens must be a list of objects with id and content")
@@ -153,8 +153,8 @@ class HuggingFaceFolder:
 
     def beside(self) -> Iterator[AddedToken]:
         """The tokens that the other files add to tokenizer.json's, in transformers' order: those of
-        added_tokens_decoder by their ids, those with roles (`named`), additional ones; each once, without those that
-        tokenizer.json has. Raises ValueError for entries that are no tokens, or are not under ids."""
+        added_tokens_decoder by their ids, those with roles (`named`), additional ones; each once, without those in
+        tokenizer.json's added_tokens. Raises ValueError for entries that are no tokens, or are not under ids."""
         seen = set(self.in_json)
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):
@@ -168,8 +168,8 @@ class HuggingFaceFolder:
                 yield token
 
     def chat_template(self) -> str | None:
-        """The template of conversations (Jinja): chat_template.jinja, else that in tokenizer_config.json, of several
-        the one named default; None without one."""
+        """The template of conversations (Jinja): chat_template.jinja, else chat_template in the settings, of a list the
+        one named default; None without one."""
         path = self.path / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8", errors="replace")
@@ -196,7 +196,7 @@ class HuggingFaceFolder:
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has the files of a tokenizer that is read without code of its own. Raises ValueError naming a
-    file that is damaged."""
+    damaged file of its settings; these are read if there is no tokenizer.json."""
     return (folder / "tokenizer.json").is_file() or slow_files.is_readable(folder, _settings(folder))
 
 

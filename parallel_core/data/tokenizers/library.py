@@ -14,8 +14,8 @@ INSTALL = "pip install -e '.[tokenizers]'"
 
 
 def missing_library(tokenizer_type: str, library: str | None) -> Finding | None:
-    """The finding that the package `library`, by which `tokenizer_type` encodes, isn't installed; None if it is, or if
-    the type needs no package (`library` None)."""
+    """The finding that the package `library`, which `tokenizer_type` needs, isn't installed; None if it is, or if the
+    type needs no package (`library` None)."""
     if library is None or find_spec(library) is not None:
         return None
     install = "pip install transformers" if library == "transformers" else INSTALL
@@ -23,8 +23,8 @@ def missing_library(tokenizer_type: str, library: str | None) -> Finding | None:
 
 
 def library(tokenizer_type: str, name: str) -> ModuleType:
-    """The module of the package `name`, by which `tokenizer_type` encodes. Raises ConfigError with the command that
-    installs it where it is missing."""
+    """The module `name` of a package that `tokenizer_type` needs. Raises ConfigError with the command that installs it
+    where it is missing."""
     finding = missing_library(tokenizer_type, name)
     if finding is not None:
         raise ConfigError([finding])

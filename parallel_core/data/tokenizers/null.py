@@ -8,7 +8,7 @@ from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, Tokeniz
 def facts(options: TokenizerOptions) -> Facts:
     """The facts by --vocab-size n: the end of a document is the further id n, unless --null-tokenizer-eod-id names an
     id below n; there is no id of padding with --null-tokenizer-pad-id -1. Raises ValueError for n below 1, and for
-    special ids that are not from 0 to n - 1."""
+    other values of these two flags that are not from 0 to n - 1."""
     size, eod = options.vocab_size or 0, options.null_tokenizer_eod_id
     pad = None if options.null_tokenizer_pad_id == -1 else options.null_tokenizer_pad_id
     if size < 1:

@@ -12,16 +12,16 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def is_trusted_code(options: TokenizerOptions) -> bool:
-    """Whether --tokenizer-model is a folder that nothing but its own code reads, and the user lets that code run
-    (--trust-remote-code, or trust_remote_code true in --tokenizer-kwargs). Raises ValueError for kwargs without a
-    value, and a damaged file of the folder."""
+    """Whether --tokenizer-model is a folder without files that are read without its own code (`has_tokenizer`), and the
+    user lets that code run (--trust-remote-code, or trust_remote_code True in --tokenizer-kwargs). May raise ValueError
+    for kwargs without a value, and for a damaged file of the folder."""
     trusted = options.trust_remote_code or pairs(options.tokenizer_kwargs).get("trust_remote_code") is True
     folder = Path(options.tokenizer_model or "")
     return trusted and folder.is_dir() and not has_tokenizer(folder)
 
 
 class OwnCodeTokenizer(MegatronTokenizer):
-    """A tokenizer by the code in a HuggingFace folder, which alone knows its size and ids."""
+    """A tokenizer that the package `transformers` loads from a HuggingFace folder with the folder's own code."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError if the code fails, or for --tokenizer-kwargs that lack a value; ConfigError without the

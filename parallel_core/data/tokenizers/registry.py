@@ -77,15 +77,16 @@ def build_tokenizer(options: TokenizerOptions) -> MegatronTokenizer:
     """The tokenizer that the options describe.
 
     Raises ConfigError for a type that doesn't exist, options that are missing and a package that isn't installed,
-    ValueError for a file that is missing or damaged, and for options that do not fit the type, the files or each other.
+    ValueError for a file that is missing or damaged, and for values of the type's options that are wrong or do not fit
+    the files or each other. Options of other types are not looked at.
     """
     return _check(options, encodes=True).build(options)
 
 
 def facts(options: TokenizerOptions) -> Facts:
     """Size and special ids of the tokenizer. No package is needed, except where a folder's own code is trusted and
-    makes the tokenizer. Raises ConfigError and ValueError as `build_tokenizer`; for a package that isn't installed only
-    if that code needs it."""
+    makes the tokenizer. Raises ConfigError and ValueError as `build_tokenizer`, but only for what size and ids need:
+    for a package that isn't installed if that code needs it, not for a damaged merge file or TikTokenizer's model."""
     return _check(options, encodes=False).facts(options)
 
 
@@ -97,7 +98,7 @@ def padded_vocab_size(size: int, divisible_by: int = 128, tensor_parallel: int =
 
 
 def training_vocab_size(options: TokenizerOptions) -> int:
-    """The number of ids that training makes room for: the larger of the tokenizer's own number and of that which
-    Megatron's older tokenizers count, by which 0.16.1 sizes its vocabulary. Raises as `facts`."""
+    """The number of ids that the tokenizer needs in training: the larger of its own number and that of Megatron's older
+    tokenizer, by which 0.16.1 sizes its vocabulary. Raises as `facts`."""
     kind = _check(options, encodes=False)
     return max(kind.facts(one).vocab_size for one in (options, replace(options, legacy_tokenizer=True)))

@@ -21,7 +21,8 @@ _BLANK = "\u262f"
 
 def facts(options: TokenizerOptions) -> Facts:
     """Size and special ids of the model and of the tokens that are added to it. Raises ValueError for a file that is
-    missing or damaged, and for added tokens that the model cannot take."""
+    missing or damaged, and for --tokenizer-special-tokens without --tokenizer-sentencepiece-legacy; with
+    --legacy-tokenizer these tokens are not looked at."""
     return _with_added(options, read_model(Path(options.tokenizer_model or "")))[0]
 
 
@@ -55,8 +56,8 @@ class SentencePieceTokenizer(MegatronTokenizer):
     """A tokenizer by a `tokenizer.model`, with further tokens that are looked for in text before the model cuts it."""
 
     def __init__(self, options: TokenizerOptions) -> None:
-        """Raises ValueError for a file that is missing or damaged, and for added tokens that the model cannot take;
-        ConfigError without the package."""
+        """Raises ValueError as `facts` and for a file that the package does not read; ConfigError without the
+        package."""
         path = Path(options.tokenizer_model or "")
         self._model = read_model(path)
         found, self._special = _with_added(options, self._model)

@@ -26,14 +26,14 @@ is missing."""
 
 
 class SentencePieceModel(NamedTuple):
-    """The content of a model file: of each piece in the order of ids its text, score (pairs with a higher one are
-    merged first) and kind, as a number; role -> id; whether it is a unigram model, else byte pairs; id and text of the
-    unknown piece; and the compiled map by which text is normalised."""
+    """The content of a model file: of each piece in the order of ids its text, score (byte pairs with a higher one are
+    merged first) and kind, as a number; role -> id; whether it is a unigram model; id and text of the unknown piece, as
+    the trainer's settings name it; and the compiled map by which text is normalised."""
 
     pieces: list[str]
     roles: dict[str, int]
     scores: list[float]
-    """The score of each piece: pairs with a higher one are merged first."""
+    """The score of each piece: byte pairs with a higher one are merged first."""
     kinds: list[int]
     is_unigram: bool
     unk_id: int

@@ -19,7 +19,7 @@ def facts(options: TokenizerOptions) -> Facts:
     """The folder's facts, with an id of padding by the prompt format: that of its token (`FORMATS`), or where the
     folder lacks that, of the unknown token; for a format without a token (`default`) the folder's own id, or that of
     its end of a text. Raises ValueError if the folder has neither the format's token nor an unknown one, or is missing
-    or damaged, and for a prompt format that does not exist."""
+    or damaged, for a prompt format that does not exist, and for --tokenizer-kwargs that lack a value."""
     assert options.tokenizer_model is not None
     folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
     found, name = folder.facts(), options.sft_tokenizer_prompt_format

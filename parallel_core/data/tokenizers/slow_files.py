@@ -1,4 +1,5 @@
-"""A HuggingFace folder without `tokenizer.json`: the files of transformers' slow classes, as its fast ones read them.
+"""A HuggingFace folder without `tokenizer.json`: the files of some slow classes of transformers (SLOW_CLASSES), as its
+fast ones read them.
 
 A fast class makes a `tokenizer.json`'s content of them when it loads the folder; so does this module, without any
 library.
@@ -61,9 +62,9 @@ def class_name(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def is_readable(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the folder has all files of its class (`class_name`), which is one of SLOW_CLASSES, and no code of its
-    own that reads them. config: its tokenizer_config.json. Raises ValueError for a damaged config.json, if `config`
-    names no class."""
+    """Whether the folder has all files of its class (`class_name`), which is one of SLOW_CLASSES, and `config` names no
+    code of its own that reads them. config: its tokenizer_config.json. Raises ValueError for a damaged config.json, if
+    `config` names no class."""
     known = SLOW_CLASSES.get(class_name(folder, config))
     is_own = isinstance(config.get("auto_map"), Mapping) and "AutoTokenizer" in config["auto_map"]
     return known is not None and not is_own and all((folder / name).is_file() for name in known.files)

@@ -1,7 +1,7 @@
 """Mistral's tekken.json (MindSpeed-LLM's MagistralTokenizer), by the package `tiktoken`.
 
-The file has the pattern that cuts text into words, and the bytes of every token in the order of merges; special tokens
-have the first ids, and are not looked for in texts.
+The file has the pattern that cuts text into words, the special tokens, which have the first ids and are not looked for
+in texts, and the bytes of the other tokens in the order of merges.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def _read(given: str) -> _Tekken:
 
 def facts(options: TokenizerOptions) -> Facts:
     """The file's size of the vocabulary, and the ids of its special tokens. Raises ValueError for a file that is
-    missing or damaged."""
+    missing, no JSON, or has wrong sizes or special tokens; the bytes of the other tokens are not read."""
     return _facts(_read(options.tokenizer_model or ""))
 
 

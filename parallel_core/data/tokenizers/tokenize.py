@@ -19,7 +19,7 @@ from parallel_core.system.command_line import command_line, ends_quietly, progra
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The line number in the file, from 1, and the text of each line that is not empty. Raises ValueError naming the
+    """The line number in the file, from 1, and the text of each line that is not blank. Raises ValueError naming the
     file if it cannot be read, and the line that has no {"text": ...}."""
     try:
         lines = path.open("rb")
@@ -42,9 +42,9 @@ def _text(where: str, line: bytes) -> str:
 
 
 def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]:
-    """For each line of the file that is not empty {"ids": its text's ids, "text": the text of these ids}. Raises
-    ConfigError and ValueError as `build_tokenizer`, ValueError as `texts`, and, naming the line, for a text that the
-    tokenizer cannot encode."""
+    """For each line of the file that is not blank {"ids": its text's ids, "text": the text of these ids}. Raises
+    ConfigError and ValueError as `build_tokenizer`, ValueError as `texts`, and, naming the line, where the tokenizer
+    raises ValueError for the text."""
     tokenizer = build_tokenizer(options)
     for number, text in texts(path):
         try:
@@ -55,9 +55,9 @@ def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]
 
 
 def info(options: TokenizerOptions, padded: int | None, divisible_by: int, tensor_parallel: int) -> dict[str, Any]:
-    """The members of `Facts` by name, "tokenizer_type", and "padded_vocab_size", the rows that training gives the
-    embedding: `padded`, or where that is None or 0 the smallest multiple of `divisible_by` x `tensor_parallel` that has
-    room for all ids (`training_vocab_size`). Raises as `facts`."""
+    """The members of `Facts` by name, "tokenizer_type", and "padded_vocab_size", the rows of the embedding: `padded`,
+    or where that is None or 0 the smallest multiple of `divisible_by` x `tensor_parallel` that is not below
+    `training_vocab_size`. Raises as `facts`."""
     found = asdict(facts(options))
     rows = padded or padded_vocab_size(training_vocab_size(options), divisible_by, tensor_parallel)
     return {"tokenizer_type": options.tokenizer_type, **found, "padded_vocab_size": rows}

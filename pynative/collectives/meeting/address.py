@@ -10,8 +10,8 @@ NETWORK_PREFIX = "tcp://"
 
 @dataclass(frozen=True)
 class Address:
-    """A rank of a job of `world_size` ranks. `name` is what the ranks of the job share and no other job has; `timeout`
-    is the seconds for which they wait for each other.
+    """A rank of a job of `world_size` ranks. All ranks of the job have the same `name`; jobs of several ranks that meet
+    at once on a host need different ones. `timeout` is in seconds, for a wait for other ranks.
 
     A name `tcp://host:port` says that ranks may live on several hosts: rank 0 listens there while the ranks meet. Any
     other name joins the ranks of one host.
@@ -24,8 +24,8 @@ class Address:
 
     @property
     def master(self) -> tuple[str, int] | None:
-        """Host and port of the name `tcp://host:port`; None for a job of one host. Raises ValueError for a missing
-        host, and for a port that is not from 1 to 65535."""
+        """Host (without square brackets) and port of the name `tcp://host:port`; None for any name that does not begin
+        with tcp://. Raises ValueError for a missing host, and for a port that is not from 1 to 65535."""
         if not self.name.startswith(NETWORK_PREFIX):
             return None
         host, _, port = self.name.removeprefix(NETWORK_PREFIX).rpartition(":")
@@ -40,10 +40,11 @@ class Address:
 def address_from_environment(
     rank: int | None, world_size: int | None, address: str | None, timeout_minutes: float
 ) -> Address:
-    """The address of this rank. Arguments that are None come from RANK_ID, RANK_SIZE, MS_SCHED_HOST and MS_SCHED_PORT,
-    as msrun sets them; without these it is rank 0 of 1. Where MS_SCHED_HOST is a loopback address, or there is one
-    rank, the ranks meet on this host. Raises ValueError for a RANK_ID that is not below RANK_SIZE, for values that are
-    no numbers, and if msrun left the ranks of several hosts unnumbered."""
+    """The address of this rank. Arguments that are None come from RANK_ID (0 if not set), RANK_SIZE (1), MS_SCHED_HOST
+    (127.0.0.1) and MS_SCHED_PORT, as msrun sets them. Without `address`, the ranks meet on this host where
+    MS_SCHED_HOST is a loopback address, or there is one rank; else at tcp://MS_SCHED_HOST:MS_SCHED_PORT. Raises
+    ValueError for a rank that is not from 0 to the number of ranks less 1, for a RANK_ID or RANK_SIZE that is needed
+    and no number, and if `rank` is None and msrun left the ranks unnumbered."""
     if rank is None and os.environ.get("MS_ROLE") == "MS_WORKER" and "MS_NODE_ID" not in os.environ:
         raise ValueError(
             "--node_rank: msrun left the ranks unnumbered (RANK_ID); on several hosts give each msrun its own "
@@ -61,8 +62,8 @@ def address_from_environment(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an IP address reaches only this host, so that all ranks that share it run here; of names only "localhost"
-    does."""
+    """Whether `host` is a loopback address, such as 127.0.0.1 or ::1, or the name "localhost"; False for any other
+    name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -70,7 +71,7 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve(host: str) -> str:
-    """The IP address of a host name. Raises ValueError for a name that is not known here."""
+    """The first IP address of a host name or IP address. Raises ValueError if this host does not know one."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:

@@ -1,9 +1,10 @@
 """The meeting of ranks on several hosts: they meet over TCP at rank 0, which tells all ranks who takes part.
 
 Every rank brings what others need to know of it (`Member`), such as its host's identity: the boot of the machine and
-its network and process namespaces, so that two containers of one machine are two hosts. Ranks of one host go on over
-shared memory (`rendezvous.py`), pairs on different hosts over a TCP connection each (`wire/network.py`). Everything
-here travels as JSON behind its length; a job's random token, handed out by rank 0, opens the connections.
+its network and process namespaces, so that two containers with namespaces of their own are two hosts. Ranks of one
+host go on over shared memory (`rendezvous.py`), pairs on different hosts over a TCP connection each
+(`wire/network.py`). Everything here travels as JSON behind its length. Rank 0 hands out a random token, which a rank
+that connects to one of another host shows there.
 """
 
 import contextlib
@@ -60,7 +61,8 @@ def membership(address: Address) -> tuple[Membership, dict[int, socket.socket]]:
     of another host).
 
     Raises ValueError for an address that cannot be right and for ranks that disagree about their numbers, PeerLate if
-    ranks did not come in time, PeerLost if one ended meanwhile or cannot be connected to.
+    ranks did not come in time, PeerLost if rank 0 ended meanwhile or has another secret (PYNATIVE_JOB_SECRET), or if a
+    connection between two hosts fails.
     """
     assert address.master is not None
     deadline = time.monotonic() + address.timeout
@@ -84,8 +86,8 @@ def _this_member(rank: int, listener: socket.socket) -> Member:
 
 
 def host_identity() -> str:
-    """A text that is equal for two processes on the same boot of a machine in the same network and process namespaces:
-    these can share memory and watch each other."""
+    """A text with the ids of the machine's boot and of this process's network and process namespaces, equal for
+    processes that share them all; where /proc does not have them, the host's name."""
     return machine("net", "pid")
 
 

@@ -11,14 +11,14 @@ _LENGTH = struct.Struct("<I")
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message as JSON behind its length. Raises OSError if the connection ended or takes nothing in time."""
+    """Send a message as JSON behind its length. Raises OSError if the socket does, TimeoutError after its time-out."""
     raw = json.dumps(message).encode()
     connection.sendall(_LENGTH.pack(len(raw)) + raw)
 
 
 def receive(connection: socket.socket) -> dict[str, Any]:
-    """The next message. Raises OSError if the connection ended or nothing came in time, ValueError for more than 4 MiB
-    or what is no JSON."""
+    """The next message. Raises OSError if the connection ended or nothing came within the socket's time-out, ValueError
+    for more than 4 MiB or what is no JSON, RecursionError for brackets nested too deep."""
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > LARGEST_MESSAGE:
         raise ValueError(f"a message of {size} bytes is not ours")
@@ -36,5 +36,5 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def same_secret(one: object, other: str) -> bool:
-    """Whether two texts are equal, tested in a time that does not depend on where they differ."""
+    """Whether `str(one)` equals `other`, tested in a time that does not depend on where they differ."""
     return hmac.compare_digest(str(one).encode(), other.encode())

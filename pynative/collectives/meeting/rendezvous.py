@@ -1,8 +1,8 @@
 """The meeting of the ranks of one host: they meet at an abstract Unix socket and pass file descriptors.
 
-The lowest rank of the host listens at a name that only this job has; the others bring their rank and their doorbell (an
-eventfd), and take home the arena's memory, everybody's doorbell and everybody's process id as the kernel tells it. An
-abstract socket has no file and vanishes with its process.
+The lowest rank of the host listens at a name made of user and job; the others bring their rank and their doorbell (an
+eventfd), and take home the arena's memory, everybody's doorbell and everybody's process id. An abstract socket has no
+file, and is gone when it is closed or its process ends.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ LARGEST_HOST = 200
 
 @dataclass
 class Rendezvous:
-    """The result of the meeting: the arena's file descriptor and, by rank, doorbells (eventfds) and process ids."""
+    """The result of the meeting: the arena's file descriptor and, by rank of this host, doorbells (eventfds) and
+    process ids."""
 
     memory: int
     doorbells: dict[int, int]
@@ -36,7 +37,7 @@ class Rendezvous:
 @dataclass(frozen=True)
 class Place:
     """The meeting place of the ranks of one host: this rank, all ranks of the host (ascending), the number of ranks of
-    the job, the name they share, and the seconds that they wait."""
+    the job, the name that the host's ranks share, and the seconds that they wait for each other."""
 
     rank: int
     ranks: tuple[int, ...]
@@ -46,14 +47,15 @@ class Place:
 
     @property
     def socket_name(self) -> str:
-        """The Unix socket's name, by user and job; its leading zero byte makes it abstract."""
+        """The Unix socket's name, made of the user's id and `name`; its leading zero byte makes it abstract."""
         return f"\0pynative-collectives-{os.getuid()}-{self.name}"
 
 
 def meet(place: Place) -> Rendezvous:
-    """Meet the other ranks of this host. Raises PeerLost (or its subclass PeerLate) if some do not come in time or one
-    ends meanwhile, ValueError if two processes have the same rank, ranks differ in the number of ranks, another job
-    meets under this name, or the host has more than 200 ranks."""
+    """Meet the other ranks of this host, and return their doorbells and process ids and the arena's memory. Raises
+    PeerLate if some do not come in time, PeerLost if one is found to have ended, ValueError for more than 200 ranks on
+    the host, and if those that meet clash: the same rank twice, another number of ranks, another job under this
+    name."""
     if len(place.ranks) > LARGEST_HOST:
         raise ValueError(f"{len(place.ranks)} ranks on one host: the shared_memory backend takes {LARGEST_HOST}")
     deadline = time.monotonic() + place.timeout

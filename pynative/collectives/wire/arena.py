@@ -1,11 +1,11 @@
 """The arena: one anonymous block of memory that all ranks of a host map, with a region for each rank of the job.
 
 The memory is a `memfd`: it has no name in any file system, so the operating system frees it when the last process that
-uses it ends, even by `kill -9`. It is large but sparse: a page costs memory once it is written.
+uses it ends, even by `kill -9`. It is large but sparse: a page costs memory once it is read or written.
 
-Every rank owns one region and hands out blocks of it to itself, without asking anybody. A block is published under a
-63-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
-writer and only ever growing, so that waiting needs no lock.
+Every rank owns one region and hands out blocks of it to itself, without asking anybody. A block for peers is published
+under a 63-bit key in the region's directory, where they look it up. The numbers that operations wait for are 64-bit
+words with one writer and only ever growing, so that waiting needs no lock.
 
   region of a rank:   board (one page) | failure text (one page) | answer (four pages) | directory | blocks ...
 """
@@ -32,7 +32,7 @@ SLEEPING = 0
 FAILED = 8
 BLOCKED = 16
 IDLE_ROUNDS = 24
-ANY_FAILED = 28  # on rank 0's board only; the failing rank sets it
+ANY_FAILED = 28  # on rank 0's board only: whether a rank has failed
 ASKED = 29  # on rank 0's board only: the number of the last roll call that was asked for
 ANSWERED = 30  # the number of the last roll call that this rank answered
 SHOWN = 31  # on rank 0's board only: the number of the last roll call whose table was printed
@@ -61,7 +61,7 @@ _IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 def key_of(*parts: object) -> int:
-    """A 63-bit key of a block, the same on every rank that passes the same parts."""
+    """A 63-bit key of a block, the same on every rank that passes parts with the same `repr`."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
 
 
@@ -76,8 +76,8 @@ class ChannelLayout:
         self.stride = self.header_bytes + slot_bytes
 
     def header(self, base: int, readers: int, post: int) -> int:
-        """Byte offset of the header of post number `post` in a channel of `readers` readers that starts at byte
-        `base`."""
+        """Byte offset of the header of post number `post` (from 0) in a channel of `readers` readers that starts at
+        byte `base`."""
         control = -(-8 * CACHE_LINE_WORDS * (1 + readers) // PAGE) * PAGE
         return base + control + post % self.slots * self.stride
 
@@ -87,7 +87,8 @@ class ChannelLayout:
 
 
 class Arena:
-    """The memory of a job of `world_size` ranks as `rank` maps it. Offsets are bytes, words are 64-bit."""
+    """The memory that the ranks of a host share, with a region for each of the job's `world_size` ranks, as `rank` maps
+    it. Offsets are bytes, words are 64-bit."""
 
     def __init__(self, descriptor: int, rank: int, world_size: int):
         self.rank = rank
@@ -108,12 +109,12 @@ class Arena:
 
     @staticmethod
     def board(rank: int) -> int:
-        """Index, among the arena's words, of the first word of a rank's board, the page that other ranks read."""
+        """Index, among the arena's words, of the first word of a rank's board, with which its region begins."""
         return rank * REGION // 8
 
     def take(self, size: int) -> int:
-        """Take `size` bytes, in whole pages, of this rank's own region; their byte offset. Raises MemoryError if it is
-        full."""
+        """Take `size` bytes, in whole pages, of this rank's own region; their byte offset. Raises MemoryError if they
+        do not fit, and at every later call."""
         with self._taking:
             offset = self._next_free
             self._next_free += -(-size // PAGE) * PAGE
@@ -122,8 +123,8 @@ class Arena:
         return offset
 
     def allocate(self, key: int, size: int) -> int:
-        """Take `size` bytes of this rank's own region and publish them under `key`; their byte offset. Raises
-        MemoryError if the region or its directory of blocks is full."""
+        """Take `size` bytes of this rank's own region, as `take` does, and publish them under `key`; their byte offset.
+        Raises MemoryError if they do not fit or the region's directory of blocks is full."""
         offset = self.take(size)
         directory = self.board(self.rank) + DIRECTORY // 8
         count = self.words[directory]
@@ -136,7 +137,7 @@ class Arena:
         return offset
 
     def find(self, rank: int, key: int) -> int | None:
-        """Byte offset of the block that `rank` published under `key`; None if it has not yet."""
+        """Byte offset of the block that `rank`, of this host, published under `key`; None if it has not yet."""
         if (rank, key) not in self._found:
             directory = self.board(rank) + DIRECTORY // 8
             for entry in range(1, self.words[directory] + 1):
@@ -163,7 +164,7 @@ class Arena:
         return self.memory[start + 8 : start + 8 + self.words[start // 8]].decode(errors="replace")
 
     def put_answer(self, rank: int, number: int, text: str) -> None:
-        """Store the packed whereabouts of a rank as its answer to roll call `number`."""
+        """Store the packed whereabouts of a rank, cut at 16,376 bytes, as its answer to roll call `number`."""
         self.write_text(rank, ANSWER, text, ANSWER_BYTES)
         fence()
         self.words[self.board(rank) + ANSWERED] = number

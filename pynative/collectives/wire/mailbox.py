@@ -3,8 +3,8 @@
     posted word | one consumed word per reader | slot 0 | slot 1 | ...              slot = header + payload
 
 A post is announced by `posted += 1`, given back by every reader's `consumed += 1`; post k lives in slot k modulo the
-number of slots, so a writer is at most that many posts ahead of its slowest reader. Nothing here waits: `room` and
-`arrival` say what to wait for, as targets `(rank, word, value)`: rank owes us that the word reaches the value.
+number of slots, so a writer is at most that many posts ahead of its slowest reader. Nothing here waits for a target:
+`room` and `arrival` name them, as `(rank, word, value)`: rank owes us that the word reaches the value.
 Readers on other hosts have copies of the channel, which `network.py` keeps up to date.
 """
 
@@ -60,7 +60,8 @@ class Outbox:
         return part
 
     def post(self, header: bytes = b"") -> None:
-        """Announce the post whose payload was written; `header` is at most the layout's `header_bytes`."""
+        """Announce the post whose payload was written, and send it to readers on other hosts; `header` is at most the
+        layout's `header_bytes`, else AssertionError."""
         start, room = self._header(), self.layout.header_bytes
         assert len(header) <= room, f"a ledger record of {len(header)} bytes does not fit {room}"
         if header:
@@ -163,11 +164,13 @@ class Channels:
     network: Network
 
     def outbox(self, name: object, readers: Sequence[int], layout: ChannelLayout) -> Outbox:
-        """Make the writing end of this rank's channel `name`. A rank calls this once for each name."""
+        """Make the writing end of this rank's channel `name`, once for each name. Raises MemoryError if this rank's
+        region of the arena is full."""
         return Outbox(self, name, readers, layout)
 
     def inbox(self, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout) -> Inbox:
-        """Make a reading end of the channel `name` of global rank `writer`."""
+        """Make a reading end of the channel `name` of global rank `writer`. Raises, for a writer on another host, as
+        `Network.copy`."""
         if writer in self.network.peers:
             return RemoteInbox(self, name, writer, layout)
         return Inbox(self, name, writer, readers, layout)

@@ -4,11 +4,12 @@ A channel of the arena has one writer, and slots that it fills only when every r
 on another host, the writer sends each post over the connection; the reader's thread stores it in a copy of the channel
 in the reader's own region, raises the copy's counter and wakes the rank. When the rank gives the slot back, its counter
 travels the other way. So algorithms, ledger and waiting are the same between hosts as within one, and results are equal
-to the bit. A post is sent only when its slot is free, so a reader takes whatever comes: no send waits for a program.
+to the bit. A post is sent only when its slot is free, so the reader's thread takes whatever comes, wherever its program
+is.
 
 A rank's failure travels as text, and so does its place when ranks are asked for theirs; its death as the end of the
-connection; the kernel's keep-alive finds a host that fell silent. What comes over the network is data only, and its
-sizes are checked against the slot.
+connection; the kernel's keep-alive finds a host that fell silent. What comes over the network is data only, and a
+post's sizes are checked against the slot.
 """
 
 import os
@@ -66,8 +67,8 @@ class Network:
             thread.start()
 
     def close(self, is_orderly: bool) -> None:
-        """End the connections, after a wait for each other end to close its own: up to 10 s if `is_orderly`, when this
-        rank says goodbye, else 1 s."""
+        """End the connections, after a wait for each other end to close its own: up to 10 s each if `is_orderly`, when
+        this rank says goodbye, else up to 1 s each."""
         for rank, connection in self.peers.items():
             if is_orderly:
                 self._send(rank, GOODBYE)
@@ -198,8 +199,8 @@ class Network:
 
     def copy(self, rank: int, key: int, layout: ChannelLayout) -> int:
         """Byte offset of this rank's copy of the channel `key` that `rank`, of another host, writes; made with this
-        layout if it is not there. Raises ValueError for a channel of more than 64 MiB, MemoryError if the region of
-        this rank is full."""
+        layout if it is not there; then raises ValueError for a channel of more than 64 MiB, MemoryError if the region
+        of this rank is full."""
         return self._copy(rank, key, layout)[0]
 
     def _copy(self, rank: int, key: int, layout: ChannelLayout) -> tuple[int, ChannelLayout]:

@@ -1,8 +1,8 @@
 """Collectives between the ranks of one host, through memory that they all map; `network.py` extends it to other hosts.
 
-Every rank posts what others need and reads what they posted. Small sums: everybody posts all and sums all, in the same
-order. Large ones: everybody sums its own part of a block and posts the result, block after block, so that memory in use
-is bounded and stays in the processor's caches.
+Every rank posts what others need and reads what they posted. A small all-reduce: everybody posts all and sums all, in
+the same order. A large one: everybody sums its own part of a block and posts the result, block after block, so that
+memory in use is bounded.
 
 Steps of a collective: wait for a free slot of this rank's channel, write, post; wait for the peers' posts, compare
 their records of the call with this rank's, read, give the slots back.
@@ -33,7 +33,8 @@ blocks that are being read."""
 
 
 class SharedMemoryGroup(CheckedGroup):
-    """A group of ranks whose tensors pass through channels, rings of slots in memory that the ranks of a host share."""
+    """A group of ranks whose tensors pass through channels, rings of slots in memory that the ranks of a host share;
+    between hosts through copies of them (`network.py`)."""
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, ranks, name)
@@ -291,7 +292,7 @@ class SharedMemoryGroup(CheckedGroup):
         return to_tensor(target, kind)
 
     def unreceived(self) -> list[str]:
-        """Messages that this rank sent in the group and that their receivers have not taken, a line of text for
+        """Messages of this rank's completed sends in the group that their receivers have not taken, a line of text for
         each."""
         for to in self._sent:
             self._forget_received(to)

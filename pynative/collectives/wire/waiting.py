@@ -4,7 +4,8 @@ A wait looks at the words of shared memory that others are to raise for some mic
 run, then sleeps in `poll` on its doorbell and on the process descriptors (pidfd) of the ranks it waits for, so that a
 message and a death both wake it. A rank that sleeps says in its board, a page of the shared memory, what it waits for.
 If everybody whom it needs, and whom those need, sleeps as well, on this host, and none of them can move, the program is
-deadlocked, and that is an error soon and not after the time-out. Between hosts a deadlock ends by the time-out.
+deadlocked, and that is an error soon and not after the time-out. Between hosts, and where a rank waits for more than 64
+targets, a deadlock ends by the time-out.
 """
 
 import contextlib
@@ -71,18 +72,17 @@ class Waiter:
         network.start(lambda: self.ring(self.rank), self._store_failure)
 
     def ring(self, rank: int) -> None:
-        """Wake `rank`, which is of this host, if it sleeps; called after every change of a word that it may wait
-        for."""
+        """Wake `rank` if it is of this host and sleeps; nothing for a rank of another host."""
         fence()
         if self.arena.words[self._sleeping[rank]]:
             os.eventfd_write(self._doorbells[rank], 1)
 
     def pause(self, work: Pending, heads: Sequence[Pending], deadline: float) -> None:
-        """Wait until one of `heads`, the first operations of all queues, may move on; `work` is the operation whose end
-        the caller waits for. deadline: by `time.monotonic`.
+        """Wait until one of `heads`, the first operations of all queues, may move on; `work`, one of them, is that
+        which errors name and whose ranks are watched. deadline: by `time.monotonic`.
 
-        Raises PeerLost if a rank that is waited for ends, PeerLate after the deadline, CollectiveMismatch if ranks of
-        this host wait for each other in a circle, and the error that another rank told as its own.
+        Raises PeerLost if a rank that `work` waits for ends, PeerLate after the deadline, CollectiveMismatch if ranks
+        of this host are found to wait for each other, none of which can go on, and as `raise_failure`.
         """
         words = self.arena.words
         for look in range(-self._busy_looks, YIELDING_LOOKS):
@@ -247,7 +247,7 @@ class Waiter:
         return kind(record["text"], record["ranks"])
 
     def close(self) -> None:
-        """Close the descriptors; any later operation raises CollectiveError."""
+        """Close the descriptors; `raise_failure` raises from now on, CollectiveError if there was no failure before."""
         self.failure = self.failure or CollectiveError("this backend was closed")
         for descriptor in [*self._doorbells.values(), *self.processes.values()]:
             os.close(descriptor)

@@ -1,4 +1,5 @@
-"""Operators that are an Ascend's fused ones whatever the flags say. Not run on hardware: nobody here had one.
+"""Operators by an Ascend's fused kernels that need no flag; a form in `fused` that a flag switches on goes before. Not
+run on hardware: nobody here had one.
 
 The signatures are those of MindSpore 2.10.
 """
@@ -43,9 +44,9 @@ def adam_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamStep,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """`kernels.adam_` by aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); exp_avg_sq stands in for
-    amsgrad's maximum, unused. It takes averages of param's type and always corrects them; other settings take the
-    composed operator."""
+    """`kernels.adam_` by aclnnApplyAdamWV2, whose step counts from 0 and has shape (1,); exp_avg_sq stands in for
+    amsgrad's maximum, unused. That takes averages of param's type and always corrects them; with averages of another
+    type, or uncorrected ones, the composed operator computes."""
     if not settings.is_corrected or not exp_avg.dtype == exp_avg_sq.dtype == param.dtype:
         composed.adam_(param, grad, exp_avg, exp_avg_sq, settings, model_param)
         return

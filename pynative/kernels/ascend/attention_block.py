@@ -1,9 +1,9 @@
-"""A block of the ring's scores by an Ascend's flash attention. Not run on hardware: nobody here had one.
+"""A block of attention's scores by an Ascend's flash attention. Not run on hardware: nobody here had one.
 
 The kernel gives each row's maximum and sum of exponentials, which is what blocks are put together by, and its gradient
-takes those of all blocks together. It computes in 16 bits with masked scores of minus infinity. Float32, dropout,
+takes those of all blocks together. It takes 16-bit types; its masked scores are minus infinity. Float32, dropout,
 explicit masks, chosen keys, the edges of windows and documents, caps, ALiBi, largest scores that are asked for, and
-head numbers and sizes that it does not take go to composed operators, whose numbers are those of every other device.
+head numbers and sizes that it does not take go to composed operators.
 """
 
 from typing import Any
@@ -29,16 +29,18 @@ MAXIMUM_HEADS, MAXIMUM_HEAD_SIZE, HEAD_SIZE_MULTIPLE = 256, 512, 16
 
 
 def fits(q: Tensor, v: Tensor) -> bool:
-    """Whether flash attention takes queries [s, b, n, d] and values [s, b, g, e]: they are of a 16-bit type, and n and
-    the larger of d and e, to which the kernel's heads are filled up, are within MindSpore's limits."""
+    """Whether flash attention takes queries [s, b, n, d] and values [s, b, g, e]: the queries are not float32, n is at
+    most 256, and the larger of d and e, to which the kernel's heads are filled up, at most 512 and a multiple of
+    16."""
     heads, size = q.shape[2], max(q.shape[3], v.shape[3])
     sizes_fit = heads <= MAXIMUM_HEADS and size <= MAXIMUM_HEAD_SIZE and size % HEAD_SIZE_MULTIPLE == 0
     return bool(q.dtype != FLOAT32) and bool(sizes_fit)
 
 
 def with_width(x: Tensor, width: int) -> Tensor:
-    """Heads [s, b, n, d] with zeros after their elements, [s, b, n, width]: the kernel's keys and values are equally
-    wide. Zeros in queries and keys leave scores as they are; zeros in values give zeros."""
+    """Heads [s, b, n, d] with zeros after their elements, [s, b, n, width], the same tensor if d is `width`: the
+    kernel's keys and values are equally wide. Zeros in queries and keys leave scores as they are; zeros in values give
+    zeros."""
     missing = width - x.shape[3]
     return ops.cat((x, ops.zeros((*x.shape[:3], missing), x.dtype)), -1) if missing else x
 

@@ -34,14 +34,15 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = Fa
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """`kernels.bias_activation`, swiglu by aclnnSwiGlu; other activations are composed."""
+    """`kernels.bias_activation`, swiglu by aclnnSwiGlu; other activations are those of `always`."""
     if activation != "swiglu":
         return unswitched.bias_activation(x, bias, activation)
     return ops.swiglu(x if bias is None else x + bias, -1)
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """`kernels.weighted_activation`, whose activation is `bias_activation` of this module."""
+    """`kernels.weighted_activation`, whose activation is `bias_activation` of this module, without rows the composed
+    one."""
     return weighted(bias_activation, x, factors, activation)
 
 
@@ -88,8 +89,9 @@ def flash_attention(input_layout: str) -> Operator:
     "BSH", "BSND" or "BNSD"), or documents one behind the other in layout TND. In it masked scores are -inf.
 
     Float32, head numbers and sizes that the kernel does not take, dropout (so that masks stay those of every other
-    device), caps, ALiBi, largest scores that are asked for, a window without causal order, and documents without causal
-    order, with a window, too many or with `wrong_starts` are computed in blocks of composed operators.
+    device), caps, ALiBi, largest scores that are asked for, a window with a mask or without causal order, and documents
+    with a mask, without causal order, with a window, more than 1024 or with `wrong_starts` are computed in blocks of
+    composed operators. Chosen keys are not read.
     """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:

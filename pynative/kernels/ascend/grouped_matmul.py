@@ -1,11 +1,11 @@
 """The linears of experts by an Ascend's grouped product. Not run on hardware: nobody here had one.
 
-One call multiplies a list of matrices by a list of others, each pair of its own sizes (split_item 0, group_type -1).
-So weights are read where they are, and all three products are of this one form; the form with a `group_list` wants
-all weights in one tensor, a copy of them in every call, and is not documented for the weights' gradient. MindSpore
-documents 16-bit types for the list form and no empty matrices: experts without rows are left out. Composed operators
-compute float32, a single expert, no rows at all, and experts of more than LONGEST_AXIS rows. R rows, i inputs, o
-outputs.
+One call multiplies a list of at most MOST_GROUPS matrices by a list of others, each pair of its own sizes (split_item
+0, group_type -1). So weights are read where they are, and all three products are of this one form; the form with a
+`group_list` wants all weights in one tensor, a copy of them in every call, and is not documented for the weights'
+gradient. MindSpore documents 16-bit types for the list form and no empty matrices: experts without rows are left out.
+Composed operators compute float32, a single expert, no rows at all, and all experts if one has more than LONGEST_AXIS
+rows. R rows, i inputs, o outputs.
 """
 
 from collections.abc import Sequence

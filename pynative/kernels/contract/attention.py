@@ -39,8 +39,8 @@ def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
-    """softmax(scale q k^T, masked scores -10000) v, by the rule: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] ->
-    [s, b, n * e]. Query head j uses group j // (n/g).
+    """softmax(scale q k^T) v, by the rule: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e]. Query head
+    j uses group j // (n/g). Scores that a mask leaves out are -10000, on an Ascend's flash attention -inf.
     """
 
 
@@ -55,7 +55,8 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
 def attention_block_gradient(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq [s, b, n, d] with this block's part added; dk [s, b, g, d], dv [s, b, g, e] of this block alone), in float32.
+    """(dq [s, b, n, d] with this block's part added; dk [s, b, g, d], dv [s, b, g, e] of this block alone, 0 for keys
+    that it lacks), in float32.
 
     dout [s, b, n * e]; partial: the result over all blocks; dq: what the blocks before gave, which may be overwritten;
     the first block must have all queries. Not recorded.
@@ -72,7 +73,7 @@ def with_sinks(partial: Partial, sinks: Tensor, first: int = 0) -> Partial:
 
 def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) -> Tensor | None:
     """Put the gradient of the sinks [m], 0 for those of other heads, where `autograd.add_weight_gradient` does; returns
-    what that returns: None, or the gradient if the sinks are in no gradient buffer.
+    what that returns: None, or the gradient if the sinks are trained and in no gradient buffer.
 
     It is the negative sum over rows of p (dout . out), p the sink's probability; partial: what `with_sinks` gave; dout
     [s, b, n * e]. That of queries, keys and values is `attention_block_gradient`'s with this partial.
@@ -90,10 +91,10 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
 def cached_attention(
     q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule, sinks: Tensor | None = None
 ) -> Tensor:
-    """`attention` of one query of each text, q [1, b, n, d], with a cache k [S, b, g, d], v [S, b, g, e] ->
-    [1, b, n * e].
+    """`attention` of one query of each text, q [1, b, n, d], with the first slots of a cache k [S, b, g, d],
+    v [S, b, g, e] -> [1, b, n * e].
 
     ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: the slot has none.
-    Of the rule, scale, head_offset and form (cap, bias, window) are read. sinks: [n], one more score for each head,
-    which has no value. Not recorded.
+    Each text has a key in the window. Of the rule, scale, head_offset and form (cap, bias, window) are read. sinks:
+    [n], one more score for each head, which has no value. Not recorded.
     """

@@ -43,5 +43,6 @@ def entries_gradient(
     """(L, dquery, dkey, dweights) of L = KL(target || softmax(scores of `choose_entries`)) over entries that are not
     hidden, summed over queries that see any.
 
-    target [b, s, c], which is first divided by its sum; gradients are float32 and multiplied by `factor`. Not recorded.
+    target [b, s, c], 0 where an entry is hidden; each query's is first divided by its sum. 1e-10 is added to both
+    probabilities in the logarithms. Gradients are float32 and multiplied by `factor`, L is not. Not recorded.
     """

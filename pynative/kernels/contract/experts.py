@@ -1,6 +1,6 @@
 # mypy: disable-error-code=empty-body
-"""Contract of the operators of a mixture of experts: the router, and linears of several weights over rows
-that are sorted by weight.
+"""Contract of the operators of a mixture of experts: the router, and linears over groups of rows, each of which has a
+weight of its own.
 
 T = s b tokens, E experts, k chosen ones, G groups of experts. R rows, all groups' together; `counts` says how many rows
 each group has, in order; a group may have none.
@@ -28,28 +28,29 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
 
 def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
     """logits [..., E] -> (weights [T, 2] float32, experts [T, 2] int32): two experts of each token, drawn by
-    SparseMixer with the random numbers `noise`, or without them the two best. jitter: an expert is left out whose logit
-    is more than 2 jitter max(|logit|, best logit) below the best (`parallel_core.moe.routing.sample`)."""
+    SparseMixer with the random numbers `noise`, or without them the two best. jitter: a draw leaves out experts whose
+    logit is more than 2 jitter max(|logit|, best) below `best`, the highest logit of the experts not drawn yet
+    (`parallel_core.moe.routing.sample`)."""
 
 
 def drop_over_capacity(
     probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
 ) -> tuple[Tensor, Tensor]:
-    """(probs, experts) [T, k] with 0 and -1 where an expert takes the token no more: of more than `capacity` it keeps
-    those of the largest probability or, by_position, of the first tokens. capacity: of every expert, or of each
-    [E]."""
+    """(probs, experts) [T, k], with 0 and -1 in the place of each choice that is dropped: of more than `capacity`
+    choices an expert keeps those of the largest probability or, by_position, of the first tokens. capacity: one number
+    for all experts, or an array [E]. The given experts have no -1."""
 
 
 def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:
     """experts [s b, k] -> [b, E] float32: how many of each sequence's choices fell on each expert; -1 is none.
 
     batch: b. number: E, of all experts. groups: G; with it the result is [b, G], how many of each sequence's tokens go
-    to an expert of each group. Not recorded.
+    to at least one expert of each group. Not recorded.
     """
 
 
 def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """logits [s, b, E] -> what losses on them are made of, float32. Not recorded.
+    """logits [s, b, E] -> the sums from which the router's losses are computed, float32. Not recorded.
 
     Returns the sum over s of each sequence's normalized scores [b, E]; how many of its tokens have an expert among the
     k best by these scores [b, E]; and the sum over tokens of log(sum(exp(logits)))^2, a scalar (0 unless `sizes`).
@@ -57,8 +58,8 @@ def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> 
 
 
 def with_router_losses(logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
-    """logits [s, b, E] as they are; to their gradient is added that of sum(scores * weights), of the normalized scores
-    [s, b, E] and weights [b or 1, E] (None: without this sum), and of z_weight * sum over tokens of
+    """The logits [s, b, E], unchanged. The backward adds to their gradient that of two losses: the sum of normalized
+    scores [s, b, E] * weights [b or 1, E] (None: without this loss), and z_weight * the sum over tokens of
     log(sum(exp(logits)))^2."""
 
 
@@ -76,8 +77,8 @@ def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
     """dy [R, o], x [R, i] -> of each group dy^T x [o, i], zeros where it has no rows; written into the group's `out`
-    where that is given; `accumulate`: added to it. counts: the number of rows of each group, in order. Not
-    recorded."""
+    where that is given or, where its `accumulate` is True, added to it. counts: the number of rows of each group, in
+    order. Not recorded."""
 
 
 def add_grouped_bias(

@@ -31,7 +31,7 @@ class AdamStep(NamedTuple):
 
     @property
     def corrections(self) -> tuple[float, float]:
-        """(divisor of the gradient's average, divisor of its square's): 1 - beta^step, or 1 without correction."""
+        """(divisor of the gradient's average, that of its square's average): 1 - beta^step, or 1 without correction."""
         return (1 - self.beta1**self.step, 1 - self.beta2**self.step) if self.is_corrected else (1.0, 1.0)
 
     @property
@@ -41,7 +41,7 @@ class AdamStep(NamedTuple):
 
     @property
     def penalty(self) -> float:
-        """Factor of the weights in the addend to the gradient: weight_decay unless decoupled, else 0."""
+        """Factor with which the weights are added to the gradient: weight_decay unless decoupled, else 0."""
         return 0.0 if self.is_decoupled else self.weight_decay
 
 
@@ -88,14 +88,14 @@ def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param
 
 
 def clamp_(x: Tensor, limit: float) -> None:
-    """x <- x, no less than -limit and no more than limit; a NaN stays one."""
+    """x <- x, no less than -limit and no more than limit, rounded to x's type; a NaN stays one."""
 
 
 def squared_norm(x: Tensor) -> float:
-    """Sum of squares of x, which is not finite only if an element of x is not.
+    """Sum of squares of x, a tensor of a type of at most 32 bits; it is not finite only if an element of x is not.
 
-    `host` sums in float64: zeros between the elements, a buffer's padding, change nothing that float32 shows. If a
-    device sums in float32 they may change the seventh digit.
+    `host` sums in float64. A device may sum in float32: there zeros between the elements, such as a buffer's padding,
+    may change the seventh digit.
     """
 
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code=empty-body
-"""Contract of the operators of norms, activations, residual branches and dropout."""
+"""Contract of the operators of norms, activations, residual branches and dropout, and of features cut and joined."""
 
 from mindspore import Tensor
 
@@ -21,18 +21,19 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = Fa
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """activation(x + bias): x [..., f] -> [..., f], or gated, x [..., 2f] = [gate | up] -> a(gate) * up [..., f].
 
-    activation: "gelu_tanh", "gelu_erf", "gelu_quick", "silu", "relu", "squared_relu", "identity", or a gated one: GATES
-    of `parallel_core.numerics.activations` says which a it has (swiglu, geglu_tanh and geglu_erf of Shazeer, 2020), and
-    `adjusted` there gives the name of one with a limit, an offset or a gain (`GatedUnit`).
+    activation: "gelu_tanh", "gelu_erf", "gelu_quick", "silu", "relu", "squared_relu", "identity", or a gated one, whose
+    a is in the table GATES of `parallel_core.numerics.activations` (swiglu, geglu_tanh and geglu_erf: Shazeer, 2020).
+    The name that `adjusted` there makes gives a gated one a limit, an offset or a gain, with the formula of
+    `GatedUnit`.
     """
 
 
 def split_features(x: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """x [..., sum of the widths] -> tensors [..., width], one behind the other."""
+    """x [..., sum of the widths] -> for each width a tensor [..., width], cut from x's last axis in this order."""
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x for each of two consumers; their gradients are added here instead of by the tape's own operator."""
+    """(x, x), one for each of two consumers; the backward adds the two gradients."""
 
 
 def join_features(x: Tensor, y: Tensor) -> Tensor:
@@ -56,7 +57,8 @@ def bias_dropout_add(
 
 
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
-    """x [s, ..., h] * the mask of `key`, 0 or 1 / (1 - rate) (`kernels.dropout.dropout_mask`); x itself at rate 0.
+    """x [s, ..., h] * the mask of `key`, of 0 and 1 / (1 - rate) (`kernels.dropout.Dropout`, also for the rounding of
+    rate); x itself at rate 0.
 
     rows: the global sequence positions that x holds, in its order, as ranges; None: all, from 0.
     """

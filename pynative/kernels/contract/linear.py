@@ -17,21 +17,20 @@ def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
 
 
 def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """dy [..., o], x [..., i] -> dy^T x [o, i], summed over the leading axes, written into `out` when given;
-    `accumulate`: added to it. Not recorded on the tape."""
+    """dy [..., o], x [..., i] -> dy^T x [o, i], summed over the leading axes, written into `out` when given or, with
+    `accumulate`, added to it. Not recorded on the tape."""
 
 
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """dy [..., o] -> its sum over the leading axes [o], written into `out` when given; `accumulate`: added to it.
-
-    Not recorded on the tape.
-    """
+    """dy [..., o] -> its sum over the leading axes [o], written into `out` when given or, with `accumulate`, added to
+    it. Not recorded on the tape."""
 
 
 def quantised(x: Tensor, rounding: Rounding, scale: float | None = None) -> Tensor:
-    """x [..., c] -> its values rounded to the 8-bit type of `rounding`, float32 [..., c]. The rounding's blocks, which
-    have a scale each, are cut from x as rows [r, c], all leading axes counted as one. scale: a given scale for all of
-    x, for a rounding without blocks; None: scales follow from x's values. Not recorded on the tape."""
+    """x [..., c] -> its values scaled, rounded to the 8-bit type of `rounding` and divided by the scale, float32
+    [..., c]. The rounding's blocks, which have a scale each, are cut from x as rows [r, c], all leading axes counted as
+    one. scale: the scale of all of x, read for a rounding without blocks; None: it follows from x's values. Not
+    recorded on the tape."""
 
 
 def largest_magnitude(x: Tensor) -> float:
@@ -39,12 +38,13 @@ def largest_magnitude(x: Tensor) -> float:
 
 
 def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
-    """x in another floating-point type, rounded to nearest even; x itself where it has the type already."""
+    """x in another type: rounded to nearest even for a floating-point type, towards zero for int32; x itself where it
+    has the type already."""
 
 
 def mxfp4(weight: Tensor, axis: int) -> Tensor:
-    """weight [o, i], 32 neighbours along an axis (0 or 1) rounded to 4 bits that share a power of two (see
-    `parallel_core.numerics.block_formats`), in its own type. Not recorded on the tape."""
+    """weight [o, i] rounded to MXFP4 (`parallel_core.numerics.block_formats`), in its own type: 32 neighbours along
+    `axis` (0 or 1) are 4-bit numbers times one power of two. Not recorded on the tape."""
 
 
 def scale(x: Tensor, factor: float) -> Tensor:

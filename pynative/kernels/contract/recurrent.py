@@ -18,7 +18,7 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def recurrent_gates(x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
     """x, rate [s, b, n], a_log, dt_bias [n] -> (log of the decay, rate), float32: with step = softplus(x + dt_bias),
-    -exp(a_log) step, and sigmoid(rate), or the step itself where there is none."""
+    -exp(a_log) step, and sigmoid(rate), or with rate None the step itself."""
 
 
 def linear_recurrence(
@@ -26,8 +26,8 @@ def linear_recurrence(
 ) -> Tensor:
     """q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1) -> [s, b, n, e]:
     form.scale S^T q with the state S [d, e], token after token from S = 0: S <- exp(log_decay) S, then S <- S +
-    k (rate (v - S^T k))^T, without S^T k unless form.delta. q and k are divided by their lengths first if
-    form.unit. Value head i uses the queries and keys of head i // (n/m)."""
+    k (rate (v - S^T k))^T, without S^T k unless form.delta. If form.unit, q and k are first divided by
+    sqrt(sum of squares + LENGTH_EPSILON). Value head i uses the queries and keys of head i // (n/m)."""
 
 
 def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:
@@ -37,10 +37,10 @@ def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:
 def continued_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor, lengths: Array | None
 ) -> tuple[Tensor, Tensor]:
-    """(`short_convolution` of x behind earlier tokens `before` [w - 1, b, c]; the last w - 1 of all tokens of each
-    text, [w - 1, b, c]).
+    """(`short_convolution` of x [s, b, c] behind earlier tokens `before` [w - 1, b, c] instead of zeros; the last w - 1
+    tokens of each text, earlier ones included, [w - 1, b, c]).
 
-    lengths: int32 [b], tokens of each text among x's, behind which is padding; None: all are. Not recorded.
+    lengths: int32 [b], how many of the s tokens each text has, before padding; None: all. Not recorded.
     """
 
 
@@ -50,7 +50,7 @@ def continued_recurrence(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(`linear_recurrence` from `state` float32 [b, n, d, e] on; the state behind the last token of each text).
 
-    lengths: int32 [b], tokens of each text in q, k and v, behind which is padding; None: all are. Not recorded.
+    lengths: int32 [b], how many of the s tokens each text has, before padding; None: all. Not recorded.
     """
 
 
@@ -59,4 +59,4 @@ def add_scaled_heads(y: Tensor, x: Tensor, factors: Tensor) -> Tensor:
 
 
 def grouped_rms_norm(x: Tensor, weight: Tensor, groups: int, epsilon: float) -> Tensor:
-    """`rms_norm` of each of the equal groups of x [..., c] by itself, weight [c]."""
+    """`rms_norm` of x [..., c], weight [c], with the last axis cut into `groups` equal parts that have a mean each."""

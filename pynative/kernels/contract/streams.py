@@ -12,20 +12,22 @@ from parallel_core.numerics.hyper_connections import StreamRule
 
 
 def repeat_streams(x: Tensor, streams: int) -> Tensor:
-    """x [s, b, h] -> [s, b, n h], n = `streams` times the same."""
+    """x [s, b, h] -> [s, b, n h]: n = `streams` copies of it beside each other."""
 
 
 def collapse_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> Tensor:
-    """x [s, b, n h] -> its streams summed with the weights pre, [s, b, h], at the end of the model, where the linear's
-    results are pre alone: weight [n, n h], base [n], scale [1]. By `rule`, pre follows from u as in `read_streams`."""
+    """x [s, b, n h] -> its streams summed with the weights pre, [s, b, h], at the end of the model, where the linear
+    has n results, for pre alone: weight [n, n h], base [n], scale [1]. pre follows from these by `rule` as in
+    `read_streams`; rule.iterations is not read."""
 
 
 def read_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> tuple[Tensor, Tensor]:
     """x [s, b, n h] -> (its streams summed with the weights pre [s, b, h], post and behind it comb, row by row, float32
     [s, b, n + n n]).
 
-    The weights follow by `rule` from u = x weight^T / rms(x) times scale + base: weight [m, n h], base [m], m = 2 n +
-    n n, and scale [3], a number each for the parts of u that give pre [n], post [n] and comb [n n].
+    The weights follow by `rule`, of at least one iteration, from u = x weight^T / rms(x) times scale + base, rms(x) =
+    sqrt(mean(x^2) + rule.norm_epsilon): weight [m, n h], base [m], m = 2 n + n n, and scale [3], a number each for the
+    parts of u that give pre [n], post [n] and comb [n n].
     """
 
 

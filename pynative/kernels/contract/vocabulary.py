@@ -5,7 +5,7 @@ from mindspore import Tensor
 
 
 def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
-    """ids int [...], weight [v/t, h], the rows of ids first_id ... -> [..., h]; zeros for ids of other ranks."""
+    """ids int [...], weight [v/t, h], the rows of ids first_id ... -> [..., h]; zeros for ids without a row."""
 
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -13,21 +13,21 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tup
     ..., target int [...]. Not recorded.
 
     Returns [...] each, float32: the rows' maximum, the sum of exp(logits - maximum), and the logit of the target, 0
-    where the target's column is another rank's. 16-bit logits are widened a block of rows at a time.
+    where the target has no column here.
     """
 
 
 def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
-    """This rank's addends of the sum over all ranks, float32 [2, ...]: own_sum exp(own_maximum - maximum), `maximum`
-    being that of all ranks' columns, and the target's logit.
+    """This rank's part of a sum over the ranks that share the vocabulary, float32 [2, ...]: own_sum exp(own_maximum -
+    maximum), `maximum` being that of all ranks' columns, and the target's logit.
 
     Not recorded.
     """
 
 
 def cross_entropy_loss(added: Tensor, maximum: Tensor) -> Tensor:
-    """added [2, ...], the sum over ranks of `cross_entropy_addends` -> each token's loss [...], float32. Not
-    recorded."""
+    """added [2, ...], the sum over ranks of `cross_entropy_addends`, and `maximum` [...] as there -> each token's loss
+    [...], float32. Not recorded."""
 
 
 def cross_entropy_gradient(
@@ -50,6 +50,6 @@ def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None)
     """sum(losses * mask) / max(sum(mask), 1), a scalar; the plain mean without a mask. losses and mask [...], the mask
     of any type.
 
-    count: the divisor (1 if it is less), instead of sum(mask) or of the number of losses, for tokens of which other
-    ranks have some.
+    count: the divisor (1 if it is less), instead of sum(mask) or of the number of losses; for a mean over tokens of
+    several ranks.
     """

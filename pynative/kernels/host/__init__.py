@@ -1,5 +1,4 @@
-"""The operators on a CPU: oneDNN or numpy inside `autograd.Function`, blocked for the cache, over threads of our
-own."""
+"""The operators on a CPU, of oneDNN and numpy; most share blocks of rows out among threads of our own."""
 
 from pynative.kernels.contract import bodies_in
 from pynative.kernels.contract.table import modules

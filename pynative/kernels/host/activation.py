@@ -1,5 +1,5 @@
-"""Activations with the bias in front of them fused in, on the host, a block of rows at a time. Only the input is
-saved."""
+"""Activations with the bias in front of them fused in, on the host, a block of rows at a time. The input is saved for
+the backward, not the result."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""The set-up of numpy's BLAS: one thread, and the kernels for the widest vectors of this CPU."""
+"""The set-up of every OpenBLAS that the process has loaded, numpy's among them: the number of its threads, and the
+kernels for the widest vectors of this CPU. A library counts as one if the path of its file has "openblas" in it."""
 
 import ctypes
 import os
@@ -68,8 +69,8 @@ def _function(library: ctypes.CDLL, name: str) -> Any:
 
 
 def set_blas_threads(count: int) -> bool:
-    """Tell every loaded OpenBLAS to use `count` threads. Returns False if none is found that can be told, as on other
-    systems than Linux: then OPENBLAS_NUM_THREADS counts."""
+    """Tell every loaded OpenBLAS to use `count` threads. Returns False if none is found that can be told, as where
+    there is no /proc/self/maps."""
     setters = _thread_setters()
     for setter in setters:
         setter(count)
@@ -117,9 +118,9 @@ def _decision(library: ctypes.CDLL) -> Decision:
 
 
 def select_fastest_core() -> None:
-    """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it chose slower ones and can choose
-    again. numpy may have been loaded long before, but no product may be running. With OPENBLAS_CORETYPE set by the user
-    nothing is changed."""
+    """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it is known to have chosen slower ones
+    (`decide`) and can choose again. numpy may have been loaded long before, but no product may be running. With
+    OPENBLAS_CORETYPE in the environment nothing is changed."""
     if CORE_VARIABLE in os.environ:
         return
     for library in _libraries():
@@ -129,8 +130,8 @@ def select_fastest_core() -> None:
 
 
 def notice() -> str | None:
-    """A line for the log where matrix products are known to run slower than this CPU could, with the way out; else
-    None."""
+    """A line for the log where a loaded OpenBLAS is known to multiply matrices slower than this CPU could (`decide`),
+    with the way out; else None."""
     for library in _libraries():
         decision = _decision(library)
         if decision.core is None:

@@ -1,5 +1,4 @@
-"""A key/value cache on the host: rows are written in place, and a query is multiplied with all keys of its text in one
-product."""
+"""A key/value cache on the host: rows are written in place, and a query attends to all slots in use at once."""
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -28,8 +27,9 @@ def cached_attention(
 
 
 def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
-    """Terms added to a query's scores: the model's bias, and -inf for keys that it does not see. ages: int32 [S, b],
-    as in `cached_attention`. Float32 [b, n, S] with a bias, else [b, 1, S]; None without a bias if it sees all keys."""
+    """Terms added to the scores of one query of each text: the model's bias, and -inf for keys of negative age or
+    before the window. ages: int32 [S, b], as in `cached_attention`; heads: n. Float32 [b, n, S] with a bias, else
+    [b, 1, S]; None without a bias if no key gets -inf."""
     hidden, form = ages < 0, rule.form
     if form.window is not None:
         hidden |= ages > form.window
@@ -44,7 +44,8 @@ def attend(
     queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule, sinks: Array | None = None
 ) -> Array:
     """Attention's output, float32 [b, n, e], for one query of each text: queries [b, n, d], keys [S, b, g, d], values
-    [S, b, g, e] of S slots in use, sinks [n], all float32; bias: from `bias_of`."""
+    [S, b, g, e] of S slots in use, sinks [n] (one more score a head, without a value), all float32; bias: from
+    `bias_of`."""
     batch, heads, size = queries.shape
     groups = keys.shape[2]
     grouped = (queries * np.float32(rule.scale)).reshape(batch, groups, heads // groups, size)

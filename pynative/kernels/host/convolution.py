@@ -1,6 +1,7 @@
 """A short causal convolution of each channel by itself, with its silu, on the host, a block of tokens at a time.
 
-Only the input is saved for the backward. With w taps a block reads w - 1 tokens before its own.
+Only the input is saved for the backward. With w taps a block reads w - 1 tokens before its own; before the first token
+are zeros, or earlier tokens that are given.
 """
 
 from typing import Any
@@ -57,7 +58,7 @@ class _Convolution:
         return rows
 
     def sums(self, inputs: Array) -> Array:
-        """The convolution of `inputs` before silu, [tokens b, c]."""
+        """The convolution of `inputs` with its bias, before silu, float32 [tokens b, c]."""
         out = np.empty((len(inputs) - len(self.taps) + 1, *inputs.shape[1:]), np.float32)
         rows = _sums(inputs, self.of_rows, out).reshape(-1, inputs.shape[-1])
         if self.bias is not None:
@@ -78,7 +79,7 @@ class _Convolution:
         return out
 
     def gradients(self, dout: Array) -> tuple[Array, Array, Array]:
-        """(gradient of x, of the taps [w, c], of the bias [c]) from dout [s, b, c]."""
+        """(gradient of x, of the taps [w, c], of the bias [c]: zeros without one) from dout [s, b, c]."""
         count, dtaps = len(self.taps), np.zeros((len(self.blocks), *self.taps.shape), np.float32)
         dbias = np.zeros((len(self.blocks), self.taps.shape[1]), np.float32)
         dsums = np.empty((len(self.x) + count - 1, *self.x.shape[1:]), np.float32)

@@ -27,8 +27,8 @@ class _Windows:
         self.count, self.parts = shape[0] // ratio, shape[2] // size
 
     def of(self, x: Array, nothing: float) -> Array:
-        """The windows [c, m ratio, b, d] of tokens x, float32; `nothing` stands for the tokens before the first
-        window."""
+        """The windows [c, m ratio, b, d] of tokens x, float32, with m 1 maybe a view of x; `nothing` stands for the
+        tokens before the first window."""
         cut = widened(x[: self.count * self.ratio]).reshape(self.count, self.ratio, self.shape[1], self.parts, -1)
         if self.parts == 1:
             return np.asarray(cut[..., 0, :])

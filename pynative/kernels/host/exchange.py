@@ -1,4 +1,5 @@
-"""The layout of tensors that travel between ranks, on the host: parts, columns, heads and rows in another order.
+"""The layout of tensors that travel between ranks, on the host: parts, columns, heads and rows are taken, put into
+another order, and summed.
 
 s sequence, b batch, r rows, w columns of a part.
 """

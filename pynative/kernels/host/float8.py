@@ -1,4 +1,4 @@
-"""Rounding of values to 8-bit types, on the host."""
+"""Rounding of values to 8-bit types, and their largest magnitude, on the host."""
 
 import numpy as np
 from mindspore import Tensor, from_numpy

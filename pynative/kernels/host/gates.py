@@ -1,4 +1,4 @@
-"""Gates of linear attention on the host: decays and rates of tokens, and the activated gate that multiplies a
+"""Gates on the host: decays and rates of linear attention's tokens, and the activated gate that multiplies a
 result."""
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Latent attention's features and heads (DeepSeek-V2, 2024) taken apart and joined, on the host."""
+"""Features and heads taken apart and joined, as latent attention does (DeepSeek-V2, 2024), on the host."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,5 @@
-"""The three matrix products of a linear layer y = x W^T + bias and the sum of its bias gradient, on the host."""
+"""The three matrix products of a linear layer y = x W^T + bias, the sum of its bias gradient, and the rounding of a
+weight to MXFP4, on the host."""
 
 import numpy as np
 from mindspore import Tensor, from_numpy

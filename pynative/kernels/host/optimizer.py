@@ -1,4 +1,4 @@
-"""Optimizer updates and sums over flat buffers, in place, a cache-sized chunk at a time, on the host."""
+"""Updates in place of flat buffers, and sums over them, CHUNK elements at a time, on the host."""
 
 from collections.abc import Callable, Sequence
 from math import sqrt

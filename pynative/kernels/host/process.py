@@ -1,4 +1,4 @@
-"""The set-up of a process that computes on a CPU: the host kernels' threads, BLAS and memory."""
+"""The set-up of a process for the host kernels: their threads, BLAS and memory, and a rank's share of the CPUs."""
 
 import ctypes
 import os
@@ -8,9 +8,9 @@ from pynative.kernels.host.threads import set_threads
 
 
 def prepare(threads: int) -> None:
-    """Set the process up: `threads` threads of host kernels, the calling one included, BLAS with one thread and its
-    fastest kernels (`select_fastest_core`), freed memory kept for the next activation. Raises ValueError for fewer than
-    1 thread."""
+    """Set the process up: `threads` threads of host kernels, the calling one included, OpenBLAS with one thread and its
+    fastest kernels (`select_fastest_core`), and with glibc freed memory kept for the next activation. Raises ValueError
+    for fewer than 1 thread."""
     select_fastest_core()
     set_blas_threads(1)
     set_threads(threads)
@@ -18,7 +18,8 @@ def prepare(threads: int) -> None:
 
 
 def cores_of_a_rank(ranks: int) -> int:
-    """The number of cores, at least 1, for each of `ranks` ranks of this host, of those that this process may use."""
+    """The number of cores that this process may use, as the system counts them, divided by `ranks` and rounded down, at
+    least 1."""
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 

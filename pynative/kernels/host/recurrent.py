@@ -1,8 +1,10 @@
 """Linear attention on the host: a recurrence in chunks of tokens.
 
-A task is value heads that share a key head of an entry of the batch, so many that what it works on stays in the cache;
-it goes through the sequence a segment at a time. Kept are the inputs and the states between segments. In the operator's
-arrays m is the number of key heads and n that of value heads; in a segment's, letters are those of `recurrence_chunks`.
+A task is value heads that share a key head, in one entry of the batch, with at most WIDTH columns of states in all, or
+a single one; it goes through the sequence a segment at a time. Kept for the backward are the inputs and the state
+before each segment.
+In the operator's arrays m is the number of key heads and n that of value heads; in a segment's, letters are those of
+`recurrence_chunks`.
 """
 
 from itertools import product
@@ -56,7 +58,7 @@ class _Arrays(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of tasks for each key head: its value heads are cut into equal blocks."""
+        """The number of equal blocks into which the value heads of each key head are cut."""
         shared, width = self.v.shape[2] // self.q.shape[2], self.v.shape[3]
         fitting = (count for count in range(shared, 0, -1) if shared % count == 0 and count * width <= WIDTH)
         return shared // next(fitting, 1)
@@ -87,8 +89,8 @@ class _Task:
         return x[slice(*span), self.entry, self.heads]
 
     def segment(self, span: tuple[int, int], form: RecurrenceForm, length: int) -> tuple[Segment, _Unit, _Unit]:
-        """(segment of the tokens of `span`, its queries, its keys, both scaled as `form` says). Tokens from `length` on
-        leave the state as it is."""
+        """(segment of the tokens of `span`; its queries, times form.scale; its keys: both first divided by their
+        lengths if form.unit). Tokens from number `length` of the sequence on leave the state as it is."""
         arrays = self.arrays
         chunks = -(-(span[1] - span[0]) // self.size)
         qk = np.empty((chunks, 2, self.size, arrays.q.shape[3]), np.float32)
@@ -108,8 +110,8 @@ class _Task:
         return rows.reshape(shape) if is_own else np.empty(shape, np.float32)
 
     def chunked(self, rows: Array) -> Array:
-        """Rows [tokens, ...] as float32 chunks [m, C, ...], zeros behind the last. A copy always: rows are read several
-        times, and those that lie a power of two apart share few places of the cache."""
+        """Rows [tokens, ...] as float32 chunks [m, C, ...], zeros behind the last row. A copy always: rows are read
+        several times, and those that lie a power of two apart share few places of the cache."""
         chunks = -(-len(rows) // self.size)
         whole = np.empty((chunks * self.size, *rows.shape[1:]), np.float32)
         convert(rows, whole[: len(rows)])

@@ -67,7 +67,8 @@ def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) ->
 
 
 class Setting(NamedTuple):
-    """The pairing of elements (interleaved or halves), and the first element of a head that rotates."""
+    """The setting of a rotation: whether a plane is two neighbouring elements or, if not `interleaved`, one of each
+    half of the elements that rotate; and the first element of a head that rotates."""
 
     interleaved: bool
     start: int

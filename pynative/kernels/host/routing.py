@@ -1,4 +1,5 @@
-"""The operators of a router on the host: the functions of `parallel_core.moe.routing`, a block of tokens at a time."""
+"""The operators of a router on the host, by the functions of `parallel_core.moe.routing`, in part a block of tokens at
+a time."""
 
 from collections.abc import Callable
 from typing import Any

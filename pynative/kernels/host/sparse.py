@@ -1,7 +1,7 @@
 """Sparse attention on the host: an indexer's scores, the keys that are chosen by them, and the loss that trains it.
 
-Queries are taken a block at a time, and heads one at a time: of the s x s square of scores each thread has only those
-of one block and head at once.
+An indexer's scores, and those of the target of its loss, are computed for a block of queries and a head at a time.
+
 j heads of the indexer, c their size; q queries of a block, and the k keys that these may see.
 """
 
@@ -105,7 +105,8 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, position
 
 
 def best(scores: Array, topk: int) -> Array:
-    """Bool [q, k], True for the topk highest finite scores of each row; of equal ones the first."""
+    """Bool [q, k], True for the topk (at least 1) highest scores of each row, -inf aside; of equal ones the first.
+    scores: finite or -inf."""
     if scores.shape[1] <= topk:
         return np.isfinite(scores)
     lowest = np.partition(scores, -topk, axis=1)[:, -topk, None]

@@ -1,7 +1,7 @@
-"""A helper thread that waits for tasks without sleeping.
+"""The handing of jobs to a helper thread that waits for them without sleeping.
 
 To wake a thread that sleeps takes 0.05 ms and more, and some milliseconds on a machine that others use, which may have
-its core. To hand a task to one that is awake takes a tenth of that. The helper waits in a spin lock of the C library
+its core; to hand a job to one that is awake takes less. The helper waits in a spin lock of the C library
 (pthread_spin_lock, POSIX), without the GIL.
 """
 
@@ -45,17 +45,16 @@ class _Signal:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the signal is given, and reset it."""
+        """Wait until the signal is given, not at all if it was given before, and reset it."""
         self._lock(self._address)
 
     def give(self) -> None:
-        """Give the signal, so that the waiting thread goes on."""
+        """Give the signal, so that the thread that waits for it, now or later, goes on."""
         self._unlock(self._address)
 
 
 class AwakeHelper:
-    """The queue of one job between a thread that hands jobs and one that runs `serve`. `serve` needs the GIL for a
-    microsecond to begin a job and to end it."""
+    """The queue of one job between a thread that hands jobs over and one that runs `serve`."""
 
     def __init__(self) -> None:
         self._handed, self._done = _Signal(), _Signal()
@@ -63,7 +62,8 @@ class AwakeHelper:
         self._error: BaseException | None = None
 
     def hand(self, job: Job | None) -> None:
-        """Hand over the next job, once `finish` of the job before has returned; None ends `serve`."""
+        """Hand over the next job; `finish` of the job before must have returned. None, for which `finish` is
+        not called, ends `serve`."""
         self._jobs.append(job)
         self._handed.give()
 
@@ -78,7 +78,8 @@ class AwakeHelper:
         return None if job is None else error_of(job)
 
     def serve(self) -> None:
-        """Do the jobs that are handed over, one after the other, until None is."""
+        """Do the jobs that are handed over, but for those that `finish` did, one after the other, until None is handed
+        over."""
         while True:
             self._handed.wait()
             try:

@@ -1,4 +1,5 @@
-"""The operators of a state space layer (Mamba-2, Dao and Gu, 2024) beside its recurrence, on the host.
+"""Two operators of a state space layer (Mamba-2, Dao and Gu, 2024) on the host: the addition of scaled heads, and RMS
+norm of groups of features.
 
 r rows of a block, c channels.
 """

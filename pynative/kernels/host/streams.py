@@ -1,4 +1,5 @@
-"""Hyper-connections on the host: blocks of tokens, in float32; the backward computes the streams' weights again.
+"""Hyper-connections on the host: streams are read and written a block of tokens at a time, computed in float32; the
+backward of reading computes the weights of streams again.
 
 r tokens of a block; other letters are those of `contract/streams.py`.
 """

@@ -1,12 +1,12 @@
-"""The threads that host kernels run on: a pool of our own over row blocks.
+"""The threads that host kernels run on: a pool of our own, which shares out blocks of rows and other tasks.
 
 BLAS's own threads speed up matrix products only, and sleep through everything between them. Splitting rows ourselves
-makes norms, activations, softmax and the optimizer parallel too; numpy releases the GIL in all of them.
+makes norms, activations, softmax and the optimizer parallel too.
 
-But for the products of linear layers and experts, results don't depend on the number of threads: the blocks of a
-reduction are fixed by the shape, only who computes them varies. Those products are cut into as many spans as there are
-threads, so they agree to rounding: a library chooses its kernel, and so the order of a sum, by the number of rows.
-Spans by shape alone would agree and be slower, in float32 on a CPU without AVX-512 up to twice (docs/mindspore.md).
+But for the products of linear layers and experts, operators' results don't depend on the number of threads: the blocks
+of a reduction are fixed by the shape, only who computes them varies. Those products are cut into at most as many spans
+as there are threads, so they agree to rounding: a library may sum in another order for another number of rows
+(docs/mindspore.md).
 """
 
 import os
@@ -46,7 +46,7 @@ _awake: dict[int, list[AwakeHelper]] = {}
 
 
 def set_threads(count: int) -> None:
-    """Use `count` threads, the calling one included, for all host kernels of this process. Raises ValueError for a
+    """Let host kernels of this process use at most `count` threads, the calling one included. Raises ValueError for a
     count below 1."""
     global _threads
     if count < 1:
@@ -58,7 +58,7 @@ def set_threads(count: int) -> None:
 
 
 def thread_count() -> int:
-    """The number of threads that host kernels use, the calling one included."""
+    """The most threads that host kernels use, the calling one included: 1 before `set_threads`."""
     return _threads
 
 
@@ -98,8 +98,8 @@ def _drain(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
 
 
 def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
-    """Call `work(*task)` for every task, over the threads; tasks are begun in order by whichever thread is free. An
-    error that a task raises is raised again here, once all threads have ended."""
+    """Call `work(*task)` for every task, over the threads; tasks are begun in order by whichever thread is free. If
+    tasks raise errors, one of these is raised here when no task is under way; others may then not have been begun."""
     helpers = min(_threads, len(tasks)) - 1
     if helpers <= 0:
         return _drain(work, tasks)
@@ -109,9 +109,9 @@ def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
 
 
 def together(jobs: Sequence[Job]) -> None:
-    """Do jobs at the same time, the first in the calling thread; no more jobs than threads. While another thread is
-    within `awake` the calling thread does all of them. If jobs raise errors, that of the first of these jobs is raised,
-    once all have ended."""
+    """Do jobs, at least one and at most as many as threads, at the same time where threads are free, the first in the
+    calling thread. While another thread is within `awake` the calling thread does all of them. If jobs raise errors,
+    one of these is raised, once all jobs have ended."""
     for error in _errors_awake(jobs) if _awake else _errors(jobs):
         if error is not None:
             raise error
@@ -156,19 +156,20 @@ def awake() -> Iterator[None]:
 
 @lru_cache(maxsize=1024)
 def spans(rows: int, size: int) -> Spans:
-    """Consecutive (start, stop) of at most `size` rows that cover `rows`."""
+    """(start, stop) of consecutive spans of at most `size` rows, from row 0 on, that cover `rows` rows; none for 0."""
     return tuple((start, min(start + size, rows)) for start in range(0, rows, size))
 
 
 def row_blocks(rows: int, row_bytes: int) -> Spans:
     """Consecutive spans that cover `rows` rows of `row_bytes` bytes, each of at most BLOCK_BYTES or of one row; they
-    depend on the shape alone."""
+    depend on the two numbers alone."""
     return spans(rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
 
 
 def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
-    """Call `work` with the same rows of all arrays, a block at a time, over the threads. The first array [r, c], not
-    None, gives the size of a block; in place of an array that is None `work` gets None."""
+    """Call `work` with views of the same rows of all arrays, a block at a time, over the threads. The first array
+    [r, c], not None, gives the rows of a block (`row_blocks`, 4 bytes an element); for an array that is None `work`
+    gets None."""
     first = arrays[0]
     assert first is not None
 
@@ -181,9 +182,9 @@ def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
 def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1) -> Array:
     """The sums, float32 [parts, c], of what `work` adds up over the rows of all blocks.
 
-    `work` is called with the same rows of all arrays, a block at a time, over the threads, and behind them with `parts`
-    arrays of zeros, float32 [c], to which it adds sums over its rows. The first array [r, c] gives the size of a block;
-    in place of an array that is None `work` gets None.
+    `work` is called with views of the same rows of all arrays, a block at a time, over the threads, and behind them
+    with `parts` arrays of zeros, float32 [c], to which it adds sums over its rows. The first array [r, c], not None,
+    gives the rows of a block (`row_blocks`, 4 bytes an element); for an array that is None `work` gets None.
     """
     first = arrays[0]
     assert first is not None
@@ -199,7 +200,7 @@ def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1
 
 def matmul_spans(rows: int, multiply_adds: int) -> Spans:
     """Spans of a product's `rows` result rows: at most one for each thread, each but the last a multiple of MATMUL_ROWS
-    rows; a single one if the whole product has fewer than MATMUL_WORK multiply-adds."""
+    rows; at most one if the whole product has fewer than MATMUL_WORK multiply-adds."""
     parts = _threads if multiply_adds >= MATMUL_WORK else 1
     size = -(-rows // parts)
     return spans(rows, max(MATMUL_ROWS, -(-size // MATMUL_ROWS) * MATMUL_ROWS))

@@ -14,13 +14,13 @@ BASE = 16
 @lru_cache(maxsize=8)
 def below_diagonal(size: int, diagonal: int) -> Array:
     """Float32 [size, size]: 1 on the diagonal with the number `diagonal` (0: the main one, -1: the one below it) and
-    below that, else 0. The array is shared by all calls: not to be written."""
+    below that, else 0. Later calls may give the same array: not to be written."""
     return np.tril(np.ones((size, size), np.float32), diagonal)
 
 
 def inverse_of_unit_lower(below: Array) -> Array:
     """(I + below)^-1, below [..., C, C] zero on and above its diagonal, C a multiple of BASE: triangles of BASE rows by
-    substitution, larger ones from the inverses of their halves."""
+    substitution, larger ones from the inverses of their two parts on the diagonal."""
     size, inverse = below.shape[-1], np.zeros_like(below)
     own = [slice(start, start + BASE) for start in range(0, size, BASE)]
     small = _substituted(np.stack([below[..., rows, rows] for rows in own]))

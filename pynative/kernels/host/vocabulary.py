@@ -1,4 +1,5 @@
-"""A table of embeddings and the parts of a vocabulary-parallel cross entropy, on the host."""
+"""The rows of a table of embeddings, the parts of a vocabulary-parallel cross entropy, and the mean of losses,
+on the host."""
 
 from functools import partial
 from typing import Any

@@ -1,7 +1,8 @@
 """The contract's operators, composed of MindSpore's operators, which a CPU has as well as an Ascend.
 
-MindSpore's tape differentiates a function that has no backward of its own, and the casts of 16-bit types on a CPU
-(`widened`): there gradients of parameters arrive in the parameters' `_grad` (`autograd.TapeGradients` moves them).
+MindSpore's tape differentiates operators that have no backward of their own, and on a CPU the casts of 16-bit types
+(`widened`): gradients of parameters that come this way arrive in the parameters' `_grad` (`autograd.TapeGradients`
+moves them).
 """
 
 from pynative.kernels.contract import bodies_in

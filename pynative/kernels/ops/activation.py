@@ -1,5 +1,4 @@
-"""Activations of MindSpore operators, of as few as possible. In the backward they are computed again from their
-input."""
+"""Activations of MindSpore operators; the backward of `bias_activation` starts from its input and bias."""
 
 from collections.abc import Callable
 from functools import partial
@@ -59,7 +58,7 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Tensor]] = ACTIVATIONS) -> Tensor:
     """The activation named `activation`, of x: that function of the table `plain`, or for a gated one (`gated_unit`)
     a(gate) * up, where gate and up are the first and second half of x's last axis after gain, limit and offset, and a
-    is the gate's function of `plain`. Raises KeyError for another name."""
+    is the gate's function of `plain`. Raises KeyError for a function that `plain` lacks."""
     unit = gated_unit(activation)
     if unit is None:
         return plain[activation](x)

@@ -49,7 +49,7 @@ def distances(queries: Ranges, keys: Ranges) -> Tensor:
 
 
 def before_first_keys(scores: Scores) -> Tensor | None:
-    """Bool [b, 1, q, k], True for keys before the first one that the query sees; None without `first_keys`."""
+    """Bool [b, 1, q, k], True for keys before the one that `first_keys` has for the query; None without these."""
     bounds = scores.block_first_keys
     if bounds is None:
         return None
@@ -57,7 +57,7 @@ def before_first_keys(scores: Scores) -> Tensor | None:
 
 
 def shown_to(chosen: Tensor, keys: int) -> Tensor:
-    """Bool [b, q, keys], True for the keys whose positions are among `chosen` [b, q, k], negative ones aside."""
+    """Bool [b, q, keys], True for keys whose positions are among `chosen` [b, q, k]: below `keys`, or negative."""
     nowhere = ops.full_like(chosen, keys)
     places = ops.where(chosen < 0, nowhere, chosen)
     empty = ops.zeros((*chosen.shape[:2], keys + 1), mindspore.float32)
@@ -112,8 +112,8 @@ def _columns(rows: Tensor, scores: Scores) -> Tensor:
 
 
 def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int, int, int]) -> Tensor:
-    """Dropout masks of this rank's heads, float32 of `shape` [b, n, s, s'], each entry 0 or 1 / (1 - rate);
-    head_offset: number of the first head among all ranks'."""
+    """Dropout masks of this rank's heads, float32 of `shape` [b, n, s, s'], of 0 and 1 / (1 - rate), rate rounded to
+    1/65536; head_offset: number of the first head among all ranks'. ValueError for a rate outside of [0, 1)."""
     batch, heads, queries, keys = shape
     masks = [
         attention_dropout_mask(key, row, head_offset + head, (queries, keys), rate)
@@ -234,11 +234,11 @@ class _Block:
         self.shape = (self.batch, self.heads, self.queries, scores.keys)
 
     def by_group(self, x: Tensor) -> Tensor:
-        """Heads [s, b, n or g, d] as [b, g, n/g * s, d]."""
+        """Queries [s, b, n, d] as float32 [b, g, n/g * s, d], keys and values [s', b, g, d] as [b, g, s', d]."""
         return _by_group(cast(x, mindspore.float32), self.groups)
 
     def rows_by_group(self, x: Tensor) -> Tensor:
-        """Rows [s, b, n * e] as [b, g, n/g * s, e]."""
+        """Rows [s, b, n * e] as float32 [b, g, n/g * s, e]."""
         return self.by_group(x.reshape(*x.shape[:2], self.heads, -1))
 
     def grouped(self, x: Tensor) -> Tensor:
@@ -250,13 +250,13 @@ class _Block:
         return _product_with_transposed(self.q * self.scores.scale, self.k).reshape(self.shape)
 
     def score_values(self, products: Tensor) -> Tensor:
-        """The scores [b, n, s, s'] made of `products`: after cap, bias and masks."""
+        """The scores [b, n, s, s'] made of `products`: after cap and bias, MASKED_SCORE where they are masked."""
         cap, added = self.scores.form.soft_cap, biases(self.scores, self.heads)
         values, mask = formed(products, cap, added), hidden_scores(self.scores)
         return values if mask is None else ops.masked_fill(values, mask, MASKED_SCORE)
 
     def products_gradient(self, dscores: Tensor, products: Tensor) -> Tensor:
-        """The gradient of `products` from that of the scores: 0 where they are masked, less where they are capped."""
+        """The gradient of `products` from that of the scores: 0 where they are masked, times the slope of a cap."""
         mask, cap = hidden_scores(self.scores), self.scores.form.soft_cap
         if mask is not None:
             dscores = ops.masked_fill(dscores, mask, 0.0)
@@ -332,7 +332,7 @@ def attention_block_gradient(
 
 
 def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
-    """A new tensor: `whole` with `last` added to its last rows (axis 0); `last` itself where `whole` is None."""
+    """`whole` with `last` added to its last rows (axis 0), a new tensor; `last` itself where `whole` is None."""
     if whole is None:
         return last
     first = len(whole) - len(last)
@@ -340,8 +340,8 @@ def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
 
 
 def padded(gradient: Tensor, rows: int) -> Tensor:
-    """The gradient [s', b, g, d] of the block's keys with zeros for the keys after them, [rows, b, g, d]; no view,
-    because more is added to it in place."""
+    """The gradient [s', b, g, d] of the block's keys with zeros for the keys after them, [rows, b, g, d], float32: a
+    new tensor, no view."""
     missing = rows - len(gradient)
     if not missing:  # with one text and one group a view is contiguous, and `contiguous` would return it without a copy
         return gradient * 1.0 if gradient.is_contiguous() else gradient.contiguous()

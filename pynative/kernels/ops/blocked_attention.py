@@ -1,7 +1,8 @@
-"""Attention by blocks of queries, of MindSpore operators (Dao et al., "FlashAttention", 2022): only the scores of one
-block exist at once.
+"""Attention by blocks of queries, of MindSpore operators (Dao et al., "FlashAttention", 2022): scores are computed for
+one block at a time.
 
-Kept for backward, beside the input: the output and two numbers a row, from which a block's probabilities come again.
+Kept for backward, beside the input: the output in float32 and two numbers for each head and query, from which a block's
+probabilities come again.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ QUERY_BLOCK = 256
 
 
 def query_blocks(length: int) -> Iterator[slice]:
-    """Slices of at most QUERY_BLOCK queries that cover a sequence of `length`."""
+    """Consecutive slices of at most QUERY_BLOCK queries that cover a sequence of `length`."""
     return (slice(first, min(first + QUERY_BLOCK, length)) for first in range(0, length, QUERY_BLOCK))
 
 

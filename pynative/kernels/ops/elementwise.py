@@ -1,6 +1,6 @@
 """Casts, shapes, scales and caps of tensors, of MindSpore operators.
 
-A cast or a reshape that does nothing takes time, too.
+`cast` and `shaped` give x itself where nothing changes: a cast or a reshape that does nothing takes time, too.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def widened_on_cpu(*type_givers: str) -> Callable[[F], F]:
     """A decorator that puts an operator into `TYPE_GIVERS`, the table of operators that a CPU computes in float32 for
-    16-bit arguments. type_givers: names of the operator's arguments; its results have the type of the first of these
-    that is given."""
+    16-bit arguments. type_givers: names of the operator's arguments; its results then have the type of the first of
+    these that is not None (see `widened`)."""
 
     def mark(operator: F) -> F:
         TYPE_GIVERS[operator] = type_givers
@@ -37,7 +37,7 @@ def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 
 def shaped(x: Tensor, *shape: int) -> Tensor:
-    """x in this shape, given with all sizes (no -1)."""
+    """x in this shape, given with all sizes (no -1); x itself where it has it."""
     return x if x.shape == shape else x.reshape(shape)
 
 

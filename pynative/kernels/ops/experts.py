@@ -1,4 +1,4 @@
-"""Products of rows sorted by weight with several linears' weights, experts' activations and biases, and shared experts'
+"""Products of groups of rows, each group with a weight of its own, experts' activations and biases, and shared experts'
 gate, of MindSpore operators. R rows of all groups; i inputs, o outputs."""
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from pynative.tape.autograd import Moved
 
 
 def rows_by_group(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    """The rows of x [R, ...] in groups of `counts` rows each, in order. For the inside of a `Function`: the operator
-    with a backward is `split_rows`."""
+    """The rows of x [R, ...] in groups, in order; counts: the number of rows of each, at least one group. For the
+    inside of a `Function`: the operator with a backward is `split_rows`."""
     return ops.split(x, [int(count) for count in counts]) if len(counts) > 1 else (x,)
 
 

@@ -1,4 +1,5 @@
-"""Rounding of values to 8-bit types, of MindSpore operators. Scales, of which there are few, are computed by numpy."""
+"""Rounding of values to numbers of 8-bit types, of MindSpore operators. Scales that are not given are computed by
+numpy."""
 
 from functools import cache
 from math import log2
@@ -24,8 +25,8 @@ def _shifts(form: Float8) -> Tensor:
 
 def _rounded(x: Tensor, form: Float8) -> Tensor:
     """Float32 x -> the nearest number of the 8-bit format, of two as near the even one; beyond the largest number that
-    one, with x's sign. A logarithm that is off by its last bit takes the
-    neighbour's exponent only beside a power of two, to which a value rounds by either."""
+    one, with x's sign. A logarithm that is off by its last bit takes the neighbour's exponent only beside a power of
+    two, to which a value rounds by either."""
     held = ops.clip_by_value(x, -form.largest, form.largest)
     exponent = ops.floor(ops.log2(ops.maximum(ops.abs(held), 2.0**form.smallest)))
     shifts = _shifts(form)

@@ -1,4 +1,5 @@
-"""The matrix products of a linear layer y = x W^T + bias, its bias and the bias's gradient, of MindSpore operators."""
+"""The matrix products of a linear layer y = x W^T + bias, its bias's gradient, and the rounding of a weight to MXFP4,
+of MindSpore operators."""
 
 from mindspore import Tensor, ops
 

@@ -1,4 +1,4 @@
-"""Optimizer updates and sums over flat buffers, of MindSpore operators."""
+"""Optimizer updates, arithmetic and sums over flat buffers, of MindSpore operators."""
 
 from collections.abc import Sequence
 from math import isfinite, sqrt
@@ -15,7 +15,7 @@ _adam = ops.Adam()
 
 
 def penalized(grad: Tensor, param: Tensor, settings: AdamStep) -> Tensor:
-    """settings.grad_scale x grad + settings.penalty x param, float32: the gradient as Adam's averages take it."""
+    """settings.grad_scale x grad + settings.penalty x param, float32: Adam's gradient with L2 regularisation."""
     scaled = cast(grad, mindspore.float32)
     if settings.grad_scale != 1:
         scaled = scaled * settings.grad_scale

@@ -1,7 +1,8 @@
-"""Linear attention of MindSpore operators: a recurrence in chunks, the short convolution before it, and gates.
+"""Linear attention of MindSpore operators: a recurrence in chunks, the short convolution before it, gates, and a state
+space layer's scaled heads and norm.
 
-The tape differentiates all of it. Everything is computed in float32. See `host.recurrence_chunks` for the formulas,
-`contract/recurrent.py` for the letters.
+None has a backward of its own: the tape differentiates them. They compute in float32. See `host.recurrence_chunks` for
+the recurrence's formulas, `contract/recurrent.py` for the letters.
 """
 
 from functools import lru_cache

@@ -1,5 +1,5 @@
-"""Dropout, and the fork and joins of residual branches, of MindSpore operators; masks come from the host's
-generator."""
+"""Dropout, and the fork and joins of branches, of MindSpore operators; masks are drawn by numpy
+(`kernels.dropout`)."""
 
 from functools import partial
 from typing import Any

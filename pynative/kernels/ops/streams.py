@@ -1,4 +1,4 @@
-"""Hyper-connections of MindSpore operators, computed in float32; the tape differentiates them.
+"""Hyper-connections of MindSpore operators; streams are read and written in float32, and the tape differentiates it.
 
 T tokens; other letters are those of `contract/streams.py`.
 """

@@ -1,4 +1,5 @@
-"""A table of embeddings and the parts of a vocabulary-parallel cross entropy, of MindSpore operators."""
+"""The rows of a table of embeddings, the parts of a vocabulary-parallel cross entropy, and the mean of losses,
+of MindSpore operators."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

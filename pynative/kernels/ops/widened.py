@@ -1,7 +1,7 @@
-"""The operators of `ops` in 16-bit types on a CPU, where MindSpore lacks most kernels of them: values are widened to
-float32, computed, and rounded once.
+"""The operators of `ops` in 16-bit types on a CPU, where MindSpore lacks many kernels for them: those of `TYPE_GIVERS`
+get their arguments widened to float32, and their results are rounded (`widened`).
 
-On an Ascend this module is not in the path: there the type's own kernels run. In float32 operators are called as such.
+On an Ascend this module is not in the path. In float32 operators are called as such.
 """
 
 from collections.abc import Iterable
@@ -21,9 +21,10 @@ FLOAT16, BFLOAT16 = mindspore.float16, mindspore.bfloat16
 
 
 def widened(operator: Operator, *type_givers: str) -> Operator:
-    """The operator computed in float32 if any argument is a 16-bit tensor (one inside a list does not count, but is
-    widened with the others). Its results then have the type of the first argument among `type_givers` that is not None;
-    where the argument `out` is not None, the operator's own result is returned as it is."""
+    """The operator computed in float32 if any argument is a float16 or bfloat16 tensor (one inside a list does not
+    count, but is widened with the others). Its result, a tensor or a tuple of them, then has the type of the first
+    argument among `type_givers` that is not None; where the argument `out` is not None (a list of None, too), the
+    operator's own result is returned as it is."""
     bind = signature(operator).bind
 
     @wraps(operator)
@@ -60,8 +61,7 @@ def _wide(x: Any) -> Any:
 
 
 def of(table: Table) -> Table:
-    """The table with the operators of `TYPE_GIVERS` widened; the others compute in float32 by themselves, or only move
-    values."""
+    """The table with the operators of `TYPE_GIVERS` widened, and the others as they are."""
     return {name: widened(f, *TYPE_GIVERS[f]) if f in TYPE_GIVERS else f for name, f in table.items()}
 
 
@@ -69,6 +69,6 @@ OPERATORS = of(COMPOSED)
 
 
 def forms(input_layout: str) -> Table:
-    """The fused forms that flags switch on: attention by blocks alone, which keeps little for its backward; the
-    composed forms of other operators keep little anyway. input_layout: not read, since nothing here depends on it."""
+    """The fused forms that flags switch on: attention by blocks alone, which keeps no scores for its backward.
+    input_layout: not read, since nothing here depends on it."""
     return of(bodies_in(blocked_attention))

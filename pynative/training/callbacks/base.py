@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 @dataclass
 class TrainingState:
     """The state of a run that callbacks see. `iteration` counts finished steps, those before a resumption included,
-    `consumed_samples` their samples and those of steps that a rollback took back. Of the last step are `result`, its
-    duration, `metrics` (figures for the log) and, where they are logged, `timings` (by the names of curves). A callback
-    that sets `should_stop` ends the run. `callback_states`: the callbacks' states in the checkpoint that was loaded."""
+    without those that a rollback took back; `consumed_samples` counts the samples of both. Of the last step are
+    `result`, its duration, `metrics` (figures for the log) and, where they are logged, `timings` (by the names of
+    curves). A callback that sets `should_stop`, on all ranks, ends the run before its next step. `callback_states`: the
+    callbacks' states in the checkpoint from which the run goes on."""
 
     config: AllConfig
     model: nn.CellList
@@ -46,13 +47,14 @@ class TrainingState:
     callbacks: Sequence[Callback] = ()
     """All callbacks of the run, in their order."""
     callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The results of callbacks' `state_dict` in the checkpoint that was loaded, by the callback's name."""
+    """The results of callbacks' `state_dict` in the checkpoint from which the run goes on, by the callback's name."""
     run_id: str = field(default_factory=new_run_id)
     """The run's id, the same after every resumption; rank 0's is written into checkpoints."""
     resumed_from: Path | None = None
     """The checkpoint from which the run goes on; None: it began anew."""
     comparison: Comparison | None = None
-    """The comparison of the run's second step with its plan; None before it, or where there is nothing to compare."""
+    """The comparison of a step with the run's plan, by `BesideCallback`; None before it, or where nothing is
+    compared."""
 
     @cached_property
     def recorder(self) -> Recorder:
@@ -61,13 +63,13 @@ class TrainingState:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the run: what is predicted of its parameters, time and memory."""
+        """The plan for the run's configuration: predicted parameters, time and memory."""
         return Plan.of_run(self.config)
 
 
 class Callback:
-    """The base of callbacks: override the methods of the events that you need. An event calls the callbacks in the
-    order in which they were given, on every rank; `close` alone is called in the reverse order."""
+    """The base of callbacks: override the methods of the events that you need. An event calls the callbacks in their
+    order in the run, `close` in the reverse order, `load_state_dict` in the order of the checkpoint's states."""
 
     reads_parameters = True
     """Whether `on_step_end` may read the model's parameters, which then must be whole; where no callback does,
@@ -76,16 +78,17 @@ class Callback:
     """
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """Act before the first step."""
+        """Act when training begins or goes on, before the first step."""
 
     def before_change(self, state: TrainingState) -> None:
-        """Act before weights change: before each `on_gradients` (callbacks may change weights there, and the update
-        follows), before a rollback, and before `on_train_end`. All callbacks get this call before any callback changes
-        weights."""
+        """Act before weights may change: before each `on_gradients` (callbacks may change weights there, and the update
+        follows), after a spike before a rollback, and before `on_train_end`. All callbacks get this call before the
+        first of them gets the event. It does not announce changes that a callback makes in other events."""
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
         """Act between a step's backwards and its update, also if the update is then skipped. The reduced gradients lie
-        in `main_grad`, still to be multiplied by `gradient_scale`. `state.iteration` does not count this step yet."""
+        in `state.step_cell.buffers`, still to be multiplied by `gradient_scale`; with a distributed optimizer only the
+        part that this rank owns is reduced. `state.iteration` does not count this step yet."""
 
     def on_step_end(self, state: TrainingState) -> None:
         """Act after a step; `state.result` is its outcome."""
@@ -96,21 +99,21 @@ class Callback:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this callback that a resumed run needs, as plain values (JSON's); rank 0's is written into
-        checkpoints."""
+        checkpoints unless it is empty."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state that `state_dict` returned, on every rank: before `on_train_begin` of a resumed run, and at a
-        rollback."""
+        """Take up the state that a checkpoint has of this callback, on every rank: before `on_train_begin` of a resumed
+        run, and at a rollback. It is rank 0's `state_dict` as JSON gives it back: keys are strings, tuples lists."""
 
     def on_train_end(self, state: TrainingState) -> None:
-        """Act after the last step of a run that did not fail."""
+        """Act at the end of training that did not fail, after the last step."""
 
     def close(self) -> None:
         """Release what is held, when the run is over or has failed. No collectives."""
 
 
 class RunCallback(Callback):
-    """The base of the project's own callbacks, which do not read parameters in `on_step_end` unless they say so."""
+    """The base of callbacks for which parameters need not be whole in `on_step_end`: `reads_parameters` is False."""
 
     reads_parameters = False

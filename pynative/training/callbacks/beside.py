@@ -1,4 +1,4 @@
-"""The comparison of a run's second step with the run's plan."""
+"""The comparison of a step, the second after training begins or goes on, with the run's plan."""
 
 import tracemalloc
 
@@ -16,10 +16,11 @@ from pynative.training.planned import is_planned
 class BesideCallback(RunCallback):
     """Logs time and memory of this rank beside the plan, by part, and stores them in `state.comparison`.
 
-    The time is that of the second step, since the first one warms up. Memory is what is allocated for weights,
-    gradients and states, and the peak of everything else: on a CPU of the arrays of the first step (MindSpore counts
-    none there), elsewhere as the device counts. Nothing is compared for a script's own model, in a run whose batch size
-    changes, or without a second step.
+    The time is that of the second step after training begins or goes on, since the first one warms up. Memory is what
+    is allocated for weights, gradients and optimizer states, and the peak of everything else: on a CPU of numpy's
+    arrays made before the first step's update (not measured where memory is traced already), elsewhere as the device
+    counts. Nothing is compared for a model with other parameters than the plan's, in a run whose batch size changes, or
+    without a second step.
     """
 
     counts_arrays = True
@@ -39,7 +40,7 @@ class BesideCallback(RunCallback):
             tracemalloc.start()
 
     def before_change(self, state: TrainingState) -> None:
-        """Stop counting arrays: the step's forwards, backwards and sums are over."""
+        """Stop counting arrays, if they are counted: the first step's forwards, backwards and sums are over."""
         self._stop_tracing()
 
     def on_step_end(self, state: TrainingState) -> None:

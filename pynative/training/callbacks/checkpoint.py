@@ -19,11 +19,11 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 class CheckpointCallback(RunCallback):
     """Saves checkpoints to `directory` (--save) every `interval` iterations (--save-interval; None: never) and at the
-    end. The directory is locked for this run until `close`.
+    end, unless the last iteration's is there. The directory is locked for this run from `on_train_begin` to `close`.
 
     background (--async-save): training goes on while a checkpoint, unless it is the last, is written. Then callbacks
-    behind this one must not change the weights at the end of a step; a script's callbacks stand before it. may_fail
-    (--on-save-failure warn): a checkpoint that cannot be written does not end the training, unless it is the last.
+    behind this one must not change the weights at the end of a step before they call its `before_change`. may_fail
+    (--on-save-failure warn): `SaveFailed` does not end the training, unless the checkpoint is the last.
     """
 
     def __init__(self, directory: Path, interval: int | None, background: bool = False, may_fail: bool = True) -> None:
@@ -38,14 +38,14 @@ class CheckpointCallback(RunCallback):
 
     @property
     def is_saving(self) -> bool:
-        """Whether a checkpoint is being written while training goes on."""
+        """Whether a checkpoint that was begun in the background is under way: it is not known yet to be published."""
         return self._under_way is not None
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """Check now, not after hours of training, that the folder can be saved to, and lock it (on rank 0). Where the
-        run does not go on from a checkpoint in it, what an earlier run left there is moved aside. Raises `ConfigError`
-        if it cannot be saved to, another job has it, or such an earlier run has checkpoints there and --overwrite-save
-        is not given."""
+        """Lock the folder, which is made if it is not there, and remove leftovers of interrupted saves (on rank 0).
+        Where the run does not go on from a checkpoint in it, the files of an earlier run there are moved aside. Raises
+        `ConfigError` on rank 0 if that lock or removal fails, another job has the folder, or such an earlier run has
+        checkpoints or the file that names the latest there and --overwrite-save is not given."""
         goes_on = is_inside(state.resumed_from, self.directory)
         if parallel_state.get_global_rank() == 0:
             self._take_directory(state, goes_on)

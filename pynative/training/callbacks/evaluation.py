@@ -12,7 +12,7 @@ from pynative.training.data import RunData
 
 class EvaluationCallback(RunCallback):
     """--eval-interval, --eval-iters: every `interval` iterations logs the loss over `batches` global batches of the
-    validation data; without such data it logs at the start that nothing is evaluated."""
+    validation data; without such data rank 0 logs at the start that nothing is evaluated."""
 
     def __init__(self, data: RunData, interval: int, batches: int) -> None:
         self.data, self.interval, self.batches = data, interval, batches

@@ -16,14 +16,15 @@ Event = dict[str, Any]
 
 
 def event(kind: str, step: int, **more: Any) -> Event:
-    """An event with the time now. kind: start, warning, experts, comparison, end or error. step: the step that was
-    made, for a start the one to be made. more: the event's own keys."""
+    """An event with the time now (UTC, ISO 8601, in seconds). kind: start, warning, experts, comparison, end or error.
+    step: the number of the step to which it belongs. more: the event's own keys."""
     return {"event": kind, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "step": step, **more}
 
 
 def start_event(state: TrainingState) -> Event:
-    """The start of a run: what it was asked for, and where it runs. `memory_predicted`: bytes of this rank by part;
-    None for a script's own model."""
+    """The start of a run: command, flags and configuration, and where it runs. `step` is the one to be made first.
+    `memory_predicted`: bytes of this rank by part, and their sum as "total"; None for a model with other parameters
+    than the plan's."""
     config, stage = state.config, parallel_state.get_pipeline_model_parallel_rank()
     needed = predicted_bytes(state.plan, stage) if is_planned(state.plan, state.model) else None
     return event(
@@ -44,8 +45,8 @@ SPACING = 1000
 
 
 def experts_event(state: TrainingState) -> Event | None:
-    """The tokens of each expert in this step, by layer, at steps that are powers of two or multiples of SPACING (1000),
-    and at step --train-iters; None at other steps, and for a model without experts."""
+    """The numbers of tokens that chose each expert in this step, by layer (from 0), at steps that are powers of two or
+    multiples of SPACING (1000), and at step --train-iters; None at other steps, and for a model without experts."""
     step, last = state.iteration, state.config.training_config.training_iters
     is_due = step % SPACING == 0 or step & (step - 1) == 0 or step == last
     tokens = tokens_by_expert(state.result.figures) if is_due else {}

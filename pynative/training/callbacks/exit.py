@@ -1,4 +1,4 @@
-"""Callbacks that end a run early, but in order: the last checkpoint is written."""
+"""Callbacks that end a run early, but as at its regular end: with --save the last checkpoint is written."""
 
 import signal
 import time
@@ -28,8 +28,8 @@ class ExitCallback(RunCallback):
 
 
 class SignalCallback(RunCallback):
-    """--exit-signal-handler: SIGTERM or SIGUSR1 to any rank, which batch systems send before they end a job, ends the
-    run after the step under way."""
+    """--exit-signal-handler: SIGTERM or SIGUSR1 to any rank, once training has begun, ends the run when a step is
+    over."""
 
     def __init__(self) -> None:
         self._received = False

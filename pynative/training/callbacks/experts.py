@@ -73,14 +73,14 @@ def _described(config: ModelConfig) -> dict[str, Any]:
 
 class SummaryMonitor(RunCallback):
     """Writes, on rank 0, `summary_dir`/export_<time>/tensor/layer-<l>_<step>.npy for each layer l (from 0) that has
-    experts: the number of tokens of all ranks, int64 [E], that chose each expert in this step.
-    `pynative.moe.plot_token_distribution` draws them.
+    experts: the number of tokens of all ranks, int64 [E], that chose each expert in this step; E counts experts that
+    compute nothing, too. `pynative.moe.plot_token_distribution` draws them.
 
     Args:
         keep_default_action: MindSpore's other records; ignored, there are none.
         collect_freq: files are written at steps that are multiples of it; collect_tensor_freq, if given, is taken in
-            its place. ValueError below 1.
-        export_options: None or {"tensor_format": "npy"}; ValueError for another format.
+            its place. ValueError if the one taken is below 1.
+        export_options: None or {"tensor_format": "npy"}; ValueError for another format, other keys are ignored.
     """
 
     def __init__(
@@ -132,17 +132,18 @@ def _has(callbacks: Sequence[Callback], kind: type[Callback]) -> bool:
 
 
 class ColdHotExpertMonitor(RunCallback):
-    """Has each layer's hot experts chosen anew before a checkpoint, which keeps the choice.
+    """Has each layer's hot experts chosen anew before a checkpoint, which keeps the choice: those that the last step
+    with an update sent most tokens to.
 
-    At powers of two up to hot_expert_update_step, and at its multiples, the training step itself chooses. Copies hold
-    no state of their own, so that it does not matter whether this stands before or after the callback that saves.
+    At steps that are powers of two up to hot_expert_update_step, or its multiples, the training step itself chooses, if
+    it makes its update. It does not matter whether this stands before or after the callback that saves.
 
     Args:
         save_checkpoint_steps: hot experts are chosen anew after steps that are its multiples, too; None or below 1: not
             so.
-        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: None, or the values of the model's
-            configuration; ValueError before the first step if they differ from it (moe_config: if its hot_expert_num
-            does).
+        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: None, or the configuration's values
+            (the last two: the expert- and the tensor-parallel size); ValueError before the first step if they differ
+            from it (moe_config: if its hot_expert_num does).
     """
 
     def __init__(

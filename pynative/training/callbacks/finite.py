@@ -5,8 +5,8 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 class FiniteCallback(RunCallback):
-    """Raises FloatingPointError at the first step that is not finite, whose update was not made; not with a loss
-    scaler, which adapts by such steps."""
+    """Raises FloatingPointError after a step whose loss or gradient norm is not finite, and whose update was therefore
+    not made; not with a loss scaler."""
 
     def on_step_end(self, state: TrainingState) -> None:
         result = state.result
@@ -19,11 +19,8 @@ class FiniteCallback(RunCallback):
 
 
 class SkippedStepsCallback(RunCallback):
-    """Warns of a run that stands still: every step is skipped, and its loss scale does not shrink any more.
-
-    A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale. Without a scaler
-    steps are skipped with --no-check-for-nan-in-loss-and-grad.
-    """
+    """Warns of a run that stands still: after every `interval` (10) steps in a row whose updates were skipped at one
+    loss scale (without a scaler: 1)."""
 
     interval = 10
     """The number of steps, skipped one after another at the same scale, after which it warns, and warns again."""

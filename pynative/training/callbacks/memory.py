@@ -16,8 +16,8 @@ def is_on_cpu() -> bool:
 
 
 def peak_memory_mb(on_cpu: bool | None = None) -> float:
-    """The most memory that this process has held so far, in MiB: of the device, or on a CPU resident in main memory.
-    on_cpu: as `is_on_cpu`, where it is known; to ask takes longer than the rest."""
+    """The most memory that this process has held so far, in MiB: allocated on the device, or on a CPU resident in main
+    memory. on_cpu: the result of `is_on_cpu`, where it is known; None: it is asked for."""
     if is_on_cpu() if on_cpu is None else on_cpu:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
     return float(ms.runtime.max_memory_allocated()) / 2.0**20
@@ -25,7 +25,7 @@ def peak_memory_mb(on_cpu: bool | None = None) -> float:
 
 def memory_bytes() -> dict[str, float]:
     """Bytes of this process by Megatron's tags: reserved now, allocated now, and the most that was allocated; on a CPU
-    the first two are both what is resident."""
+    the first two are both the resident memory, and the third is its peak."""
     if is_on_cpu():
         held, peak = float(psutil.Process().memory_info().rss), peak_memory_mb() * 2**20
         return {"mem-reserved-bytes": held, "mem-allocated-bytes": held, "mem-max-allocated-bytes": peak}
@@ -38,7 +38,7 @@ def memory_bytes() -> dict[str, float]:
 
 
 class MemoryCallback(RunCallback):
-    """--log-memory-interval: logs this rank's memory every `interval` iterations, on every rank."""
+    """--log-memory-interval: logs this rank's memory in MiB every `interval` iterations, on every rank."""
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

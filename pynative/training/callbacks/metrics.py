@@ -1,4 +1,4 @@
-"""The callback that writes the log's figures and the run's events as JSON lines; a resumed run adds to them."""
+"""The callback that writes the log's figures and the run's events as JSON lines."""
 
 import json
 from collections import deque
@@ -18,10 +18,10 @@ MOST_WAITING = 1000
 
 class MetricsCallback(RunCallback):
     """Appends `state.metrics` to a file of JSON lines after every step, and the run's events to `events.jsonl` beside
-    it. A run makes one on rank 0 alone.
+    it. A run makes one on rank 0 alone. Where a file cannot be written it warns, and training goes on.
 
     A run that goes on from a checkpoint in the files' folder keeps the lines of the steps up to there, and all events;
-    another run's files are moved aside. Nothing is opened before a step was made.
+    another run's file of figures is moved aside, with the events beside it. Nothing is opened before a step was made.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,6 @@
 """Profiles of some iterations by MindSpore's profiler, and the list of callbacks of --profile and --trace.
 
-The profiler sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and
-oneDNN.
+The profiler sees MindSpore's operators; on a CPU `--kernels ops` has them do the layers' work.
 """
 
 from pathlib import Path
@@ -98,7 +97,8 @@ class ProfileCallback(RunCallback):
         self.on_step_end(state)
 
     def on_step_end(self, state: TrainingState) -> None:
-        """Start or stop the profile ahead of iteration `state.iteration`, counted from 0."""
+        """Start or stop the profile if iteration `state.iteration` (from 0), which comes next, is --profile-step-start
+        or --profile-step-end."""
         if state.iteration == self.config.profile_step_end:
             self._recording.stop()
         elif state.iteration == self.config.profile_step_start < state.config.training_config.training_iters:
@@ -112,8 +112,8 @@ class ProfileCallback(RunCallback):
 
 
 class DynamicProfileCallback(RunCallback):
-    """--profile-dynamic-profiler-config-path: MindSpore's monitor reads `profiler_config.json` in that directory while
-    training runs, and records the steps that it names."""
+    """--profile with --profile-dynamic-profiler-config-path: MindSpore's monitor reads `profiler_config.json` in that
+    directory while training runs, and records the steps that it names."""
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config = config
@@ -125,15 +125,14 @@ class DynamicProfileCallback(RunCallback):
         self._monitor.step()
 
     def on_train_end(self, state: TrainingState) -> None:
-        """Release the monitor's shared memory. Its name holds the hour: one that stays behind would keep the
-        monitor of a run in the same hour from reading its settings."""
+        """End MindSpore's monitor, which releases its shared memory."""
         self._monitor.on_train_end(None)
 
 
 class PynativeProfiler:
-    """A profile for a script's own loop, under MindFormers' name: with --profile it records, on --profile-ranks, the
-    steps from --profile-step-start to --profile-step-end, both included, by the numbers that the loop gives them; with
-    --profile-dynamic-profiler-config-path those that this directory's file names.
+    """A profile for a script's own loop, under MindFormers' name: with --profile it records, on --profile-ranks (by
+    default all), the steps from --profile-step-start to --profile-step-end, both included, by the numbers that the loop
+    gives them, or, if --profile-dynamic-profiler-config-path is given, those that this directory's file names.
 
     Args:
         training_config: the training section of the configuration.
@@ -146,7 +145,7 @@ class PynativeProfiler:
 
     def step_begin(self, current_step: int) -> None:
         """Start the profile if step `current_step`, which begins, is the first to be recorded; nothing where a file
-        names the steps."""
+        names the steps, or where this rank is not profiled."""
         if self._is_wanted and self._monitor is None and current_step == self._config.profile_step_start:
             self._recording.start()
 
@@ -165,9 +164,9 @@ def _monitor(config: ProfilerConfig) -> Any:
 
 
 def profile_callbacks(config: AllConfig, output: Path) -> list[Callback]:
-    """The callbacks of --profile and --trace on this rank, in a list. Where MindSpore's operators do not run (a CPU
-    without --kernels ops) --profile makes no profile; without --trace it then records a trace, in --profile-save-path.
-    output: the folder for the trace of --trace."""
+    """The callbacks of --profile and --trace on this rank, in a list. On a CPU without --kernels ops --profile makes no
+    profile; without --trace it then records a trace, in --profile-save-path. output: the folder for the trace of
+    --trace."""
     profiler, parallel = config.training_config.profiler, config.parallel_config
     found: list[Callback] = []
     by_mindspore = parallel.kernels == "ops" or not parallel.is_on_cpu

@@ -12,9 +12,9 @@ NAME = "progress.txt"
 
 
 class ProgressCallback(RunCallback):
-    """--log-progress: appends a line to `folder`/progress.txt at the start of the job, and after a step in or before
-    which a checkpoint was written (is_async: was begun in the background), as Megatron writes it; none if that failed
-    in the `CheckpointCallback`. For rank 0 only, behind the callback that saves."""
+    """--log-progress: appends a line to `folder`/progress.txt in Megatron's form when training begins, and at the end
+    of a step or of training if a checkpoint was written since the step before (is_async: or begun); none
+    if that failed in the `CheckpointCallback`. For rank 0 only, behind the callback that saves."""
 
     def __init__(self, folder: Path, is_async: bool) -> None:
         self.path, self._saved = folder / NAME, "Saving async checkpoint" if is_async else "Saved checkpoint"

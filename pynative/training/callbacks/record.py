@@ -25,8 +25,9 @@ EMBEDDING = "embedding"
 
 
 class RecordCallback(Callback):
-    """Records the iterations `first` to `last` - 1, counted from 0, in `folder`: tokens, activations, gradients,
-    figures, weights after each step, and those before the first. All ranks have this callback."""
+    """Records the iterations `first` to `last` - 1, counted from 0, in `folder`: figures, tokens, and samples of
+    activations, gradients, weights after each step, and those before the first recorded one. Where a file cannot be
+    written it warns once, and training goes on. All ranks have this callback."""
 
     def __init__(self, folder: Path, first: int, last: int) -> None:
         self.folder, self.first, self.last = folder, first, last
@@ -96,7 +97,8 @@ class _Cells:
 
     def noted(self, chunk: int, cell: nn.Cell, result: object, known: Mapping[str, Array]) -> dict[str, Array]:
         """{key: the sample that is kept of a cell's hidden states, float32 [s', b, h'], key: its positions [s']}. Empty
-        for a second run of a part (`known` has it), and for what is cut by features, as logits are."""
+        for a second run of a cell in a micro-batch (`known` has it), for a cell without a name, and for a result, or
+        first element of a tuple, that has not the shape [s, b, h] of hidden states."""
         x = result[0] if isinstance(result, tuple) else result
         name = EMBEDDING if name_of(cell).startswith(f"{EMBEDDING}.") else name_of(cell)
         if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self._hidden or not name:

@@ -40,7 +40,7 @@ class Recorder:
         self._of, self._spans = -1, list[Span]()
 
     def begin(self) -> None:
-        """Record from the next step on."""
+        """Record from now on; called between two steps."""
         if self._asking == 0:
             self._turn(True)
         self._asking += 1
@@ -52,8 +52,8 @@ class Recorder:
             self._turn(False)
 
     def spans_of(self, iteration: int) -> list[Span]:
-        """This rank's spans of the step that has just ended, in seconds of this process's `perf_counter`. iteration:
-        the step's number, by which a second caller gets the same spans."""
+        """This rank's spans since the last step's were taken, in seconds of this process's `perf_counter`, called when
+        a step has ended. iteration: the step's number, by which a second caller gets the same spans."""
         if self._of != iteration:
             timed, counts = self._timers.recorded or [], parallel_state.get_world_group().trace.counts
             rank = parallel_state.get_global_rank()

@@ -10,9 +10,9 @@ from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class RollbackCallback(Callback):
-    """Restores the run's last checkpoint in `directory` after a spike, whose update was not made: weights, optimizer,
-    schedule, iteration and callbacks' states. Samples count on, so that none of the spike's comes again (Chowdhery et
-    al., "PaLM", 2022, 5.1). Before the first checkpoint nothing is restored; ValueError if the last one is damaged."""
+    """Restores the latest checkpoint in `directory` after a spike, whose update was not made: weights, optimizer,
+    schedule, iteration and the callbacks' states that it has. Samples count on: data go on behind the spike's
+    (Chowdhery et al., "PaLM", 2022, 5.1). Before the first checkpoint nothing is restored. Raises as `roll_back`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -26,9 +26,9 @@ NAMES = (
 
 class TimingsCallback(RunCallback):
     """Stores in `state.timings`, every `interval` iterations, the mean seconds of an iteration, with --log-throughput
-    its TFLOP/s, and with --timing-log-level the mean seconds of each timer in NAMES that any rank has (the largest of
-    any rank), which the last rank logs in milliseconds, too; after other iterations it is empty. All ranks have this
-    callback."""
+    the TFLOP/s of a device, and with --timing-log-level above 0 the mean seconds of each timer in NAMES that any rank
+    has (the largest of any rank); these the last rank logs in milliseconds, too, as --timing-log-option says. After
+    other iterations `state.timings` is empty. All ranks have this callback."""
 
     def __init__(self, config: LogConfig, interval: int) -> None:
         self.config, self.interval = config, interval

@@ -32,8 +32,9 @@ ROUNDS = 9
 
 class TraceCallback(RunCallback):
     """Records the iterations `first` to `last` - 1, counted from 0, on `ranks` (None: all), and writes
-    `folder`/trace.json on rank 0; nothing in a run that goes on behind iteration `first`. All ranks have this callback,
-    because all take part in gathering the spans.
+    `folder`/trace.json on rank 0; nothing in a run that goes on behind iteration `first`. `last` must be above `first`:
+    otherwise it records up to the end of training. All ranks have this callback, because all take part in gathering the
+    spans.
 
     On an Ascend the times are those of the host, which launches operators: the device's are in MindSpore's profile.
     """
@@ -96,8 +97,9 @@ class TraceCallback(RunCallback):
 
 
 def clock_offset(world: Group) -> float:
-    """The seconds that this rank's `perf_counter` is ahead of rank 0's: 0 on rank 0's host, whose processes share a
-    clock; elsewhere the median over a few barriers and the host's ranks. All ranks call this."""
+    """An estimate of the seconds that this rank's `perf_counter` is ahead of rank 0's: 0 on rank 0's host, whose
+    processes share a clock; elsewhere the median over a few barriers, and of that over the host's ranks. world: the
+    group of all ranks. All ranks call this."""
     host = Path("/proc/sys/kernel/random/boot_id").read_text()
     number = int(host.replace("-", "")[:7], 16)
     seconds = []

@@ -16,7 +16,7 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 class WeightHashCallback(RunCallback):
     """--check-weight-hash-across-dp-replicas-interval: compares, every `interval` iterations, a digest of each rank's
     trained weights of experts and one of its other trained weights with those of the ranks that hold the same. Raises
-    RuntimeError if any differ.
+    RuntimeError on those ranks if they differ.
     """
 
     def __init__(self, interval: int) -> None:

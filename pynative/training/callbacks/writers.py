@@ -1,7 +1,7 @@
 """Curves of a run for other programs, TensorBoard, W&B, MLflow, SwanLab: one class for each, in a table by the package
 that it needs; each writes in a thread of its own.
 
-Tags are Megatron's (megatron/training/training.py, `training_log`, of Megatron-LM 0.16.1).
+Curves that Megatron has, too, have its tags (megatron/training/training.py, `training_log`, of Megatron-LM 0.16.1).
 """
 
 import math
@@ -28,8 +28,8 @@ from pynative.training.callbacks.memory import memory_bytes
 
 
 class Points(NamedTuple):
-    """The values of all curves after one step, by tag: `by_step` of those drawn over steps alone, `by_both` of those
-    that Megatron also draws over the samples consumed."""
+    """The values of curves after one step, by tag: `by_step` of those drawn over steps alone, `by_both` of those that
+    Megatron also draws over the samples consumed."""
 
     step: int
     samples: int
@@ -41,7 +41,7 @@ class Points(NamedTuple):
 
 class Writer(Protocol):
     """A program that draws curves. Its methods are called in one thread, which no step waits for; an exception ends its
-    writing, with one warning."""
+    writing, with a warning."""
 
     def write(self, points: Points) -> None:
         """Add the values of one step to the curves."""
@@ -51,9 +51,9 @@ class Writer(Protocol):
 
 
 class TensorBoardWriter:
-    """A writer of TensorBoard's event files in `log_dir`, with Megatron's tags: `x`, and `x vs samples` over the
-    samples consumed. run: the run's configuration, which is not written. queue_size: the most events that wait to be
-    written."""
+    """A writer of TensorBoard's event files in `log_dir`: curves `x` over steps, and of `Points.by_both` also
+    `x vs samples` over the samples consumed. run: the run's configuration, which is not written. queue_size: the most
+    events that wait to be written."""
 
     def __init__(self, run: Mapping[str, Any], log_dir: str, queue_size: int) -> None:
         files = import_module("tensorboard.summary.writer.event_file_writer")
@@ -76,7 +76,7 @@ class TensorBoardWriter:
 
 
 class WandbWriter:
-    """A writer for Weights & Biases, with Megatron's tags. run: the run's configuration; options: of `wandb.init`."""
+    """A writer for Weights & Biases. run: the run's configuration; options: of `wandb.init`."""
 
     def __init__(self, run: Mapping[str, Any], **options: Any) -> None:
         self._run = import_module("wandb").init(config=dict(run), **options)
@@ -89,8 +89,7 @@ class WandbWriter:
 
 
 class MLflowWriter:
-    """A writer for MLflow, whose tags may have neither spaces at their ends nor brackets; Megatron's have neither. run:
-    the run's configuration; experiment: MLflow's name for a group of runs."""
+    """A writer for MLflow. run: the run's configuration; experiment: MLflow's name for a group of runs."""
 
     def __init__(self, run: Mapping[str, Any], experiment: str) -> None:
         self._mlflow = import_module("mlflow")
@@ -136,8 +135,8 @@ LOSS = "lm loss"
 
 def points_of_step(state: TrainingState) -> dict[str, float]:
     """Values by tag of the curves over steps and samples. As in Megatron, learning rate and loss scale are those after
-    the step; a step that was skipped has no gradient norm and no number of zeros. Loss scale, number of ranks, number
-    of zeros and norm of the weights are there only if flags ask for them."""
+    the step; a step that was skipped has no gradient norm and no number of zeros. Number of ranks, number of zeros and
+    norm of the weights are there only if flags ask for them, the loss scale unless a flag leaves it out."""
     config, result, metrics = state.config, state.result, state.metrics
     scaler = state.step_cell.loss_scaler
     points = {
@@ -156,9 +155,9 @@ def points_of_step(state: TrainingState) -> dict[str, float]:
 
 
 def points_of_layers(config: AllConfig, figures: Mapping[str, Array]) -> dict[str, float]:
-    """Values by tag of the curves over steps alone, of what layers report: losses as means over layers
-    (`Figure.layers`), largest scores as the largest of all, and with --moe-per-layer-logging routers' losses by layer.
-    figures: name -> what all cells reported in a step."""
+    """Values by tag of the curves over steps alone, of what layers report: losses summed over layers and divided by
+    `Figure.layers` (where that is not 0), largest scores as the largest of all, and with --moe-per-layer-logging
+    routers' losses by layer. figures: name -> what all cells reported in a step; empty: there are no values."""
     model = config.model_config
     points = {_megatrons(name): value for name, value in logged(model, figures).items()}
     return points | (logged_by_layer(model, figures) if model.moe_config.monitors.moe_per_layer_logging else {})
@@ -230,8 +229,7 @@ class Background:
 
 class WritersCallback(RunCallback):
     """--tensorboard-dir, --wandb-project, --mlflow-experiment, --swanlab-project: hands curves to their writers after
-    each step, those of `points_of_step` and of memory at multiples of --tensorboard-log-interval; for the last rank
-    only, as in Megatron."""
+    each step, those of `points_of_step` and, if asked for, of memory at multiples of --tensorboard-log-interval."""
 
     def __init__(self, plans: Sequence[WriterPlan]) -> None:
         self.plans = plans
@@ -265,9 +263,9 @@ class WritersCallback(RunCallback):
 
 
 def writers_callbacks(config: LogConfig, output: Path) -> list[Callback]:
-    """The callback of the writers that flags ask for, in a list, on the last rank; empty on others or without flags. A
-    package that is missing is warned of, and training goes on without it, as in Megatron. output: the folder of the
-    run's files."""
+    """The callback of the writers that flags ask for and whose packages are installed, in a list, on the last rank;
+    empty on others, or without such writers. A package that is missing is warned of. output: the folder of the run's
+    files."""
     if parallel_state.get_global_rank() < parallel_state.get_world_group().size - 1:
         return []
     found = []

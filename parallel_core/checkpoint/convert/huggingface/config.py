@@ -84,7 +84,7 @@ def _types() -> str:
 
 def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Section -> option -> value of our configuration, from a family's config.json. Raises ValueError for a required
-    key that is missing (KeyError for one that a `Group` needs), and for a value that is not known here."""
+    key that is missing (KeyError for some that a `Group` needs), and for a value that is not known here."""
     found = dict(family.fixed)
     for field in family.fields:
         if isinstance(field, Field):
@@ -153,14 +153,15 @@ def _unsaid(ours: AllConfig, family: Family) -> str | None:
 
 
 def with_vocabulary(ours: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the settings in which `vocab_size` is `unpadded_vocab_size`: an embedding without padding."""
+    """The settings in which `vocab_size` is `unpadded_vocab_size`: an embedding without padding. A copy; sections but
+    `model_config` are the same objects."""
     network = ours["model_config"]
     return {**ours, "model_config": {**network, "vocab_size": network["unpadded_vocab_size"]}}
 
 
 def config_of(ours: AllConfig, family: Family) -> dict[str, Any]:
     """The content of the config.json that describes the configuration's network as one of the family. Raises ValueError
-    or KeyError for some settings that its keys cannot say; `matching_family` tells of all before."""
+    or KeyError for some settings that its keys cannot say; others are left out (`matching_family` finds them)."""
     flat = {path: attrgetter(path)(ours) for path in OF_MODEL}
     config: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
     for field in family.fields:

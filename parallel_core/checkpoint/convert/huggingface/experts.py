@@ -51,7 +51,8 @@ def _deepseek_dense_out(ours: Settings) -> Mapping[str, Any]:
 
 def shared(key: str, none: int | None = None) -> Group:
     """The row for shared experts, of which `key` gives the number, each as wide as a routed one. none: the value
-    written where there are none."""
+    written where our configuration has none. Writing raises ValueError where their width is no multiple of a routed
+    one's."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         count = config.get(key)
@@ -72,7 +73,8 @@ def shared(key: str, none: int | None = None) -> Group:
 def groups(of_group: int, method: str | None = None) -> Group:
     """The row for group-limited routing, where a token's experts come from its best groups of experts; a single group
     is no limit. of_group: the number of a group's best experts whose scores tell how good the group is. method: the
-    value of `topk_method` with which groups limit the choice; None: they do in every file."""
+    value of `topk_method` with which groups limit the choice; None: they do whatever it is. Reading raises ValueError
+    where groups limit the choice and `topk_group` is missing and, with method None, where `n_group` is."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         if method is None and config.get("n_group") is None:  # transformers' default is 8, which the file may not mean

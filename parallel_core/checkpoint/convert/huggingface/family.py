@@ -34,7 +34,7 @@ class Family:
     optional_prefix: str
     """The prefix of names that is missing in files which hold the model without its output layer."""
     stacks_experts: bool = False
-    """Whether the files have one tensor for all experts of a layer, stacked along its first axis."""
+    """Whether in files each weight and each bias of a layer's experts is stacked along the first axis of one tensor."""
     reads: Callable[[Mapping[str, Any]], bool] = lambda config: True
     """Whether a config.json of this `model_type` is of one of its models, where several families share the type."""
     repeats_ends: bool = True
@@ -139,9 +139,10 @@ ENDS = "embedding.word_embeddings.weight", "output_layer.weight"
 def further_rows(
     rows: Iterable[Parameter], own: Mapping[str, str | tuple[str, ...]], start: str, of_layers: str
 ) -> tuple[Parameter, ...]:
-    """Rows for layers of multi-token prediction: the model's layer rows in `rows`, with `start` in place of
-    `of_layers` in the files' names, and each layer's own rows (`own`: our name -> theirs; for two names, two linears
-    side by side)."""
+    """Rows for layers of multi-token prediction: the model's layer rows in `rows`, with `start` in place of `of_layers`
+    in their names and `mtp.layers.{layer}.transformer_layer.` in place of `decoder.layers.{layer}.` in ours, and each
+    layer's own rows. own: our name behind `mtp.layers.{layer}.` -> theirs behind `start`; for two names, two matrices
+    whose columns stand side by side in ours."""
     ours, in_layer = f"{FURTHER_LAYERS[0]}{{layer}}.", "transformer_layer."
     return (
         *(
@@ -158,7 +159,8 @@ def further_rows(
 
 
 def further(rows: Iterable[Parameter]) -> tuple[Parameter, ...]:
-    """Rows for layers of multi-token prediction in files that number them as layers beyond the last (DeepSeek-V3)."""
+    """Rows for layers of multi-token prediction in files that number them as layers beyond the last (DeepSeek-V3). The
+    rows name them `model.mtp.{layer}.`, counted from 0."""
     own = {
         "enorm.weight": "enorm.weight",
         "hnorm.weight": "hnorm.weight",

@@ -15,8 +15,8 @@ def negated(value: Any) -> bool:
 
 
 def tied(default: bool) -> Field:
-    """The row for whether embedding and output layer are one parameter. default: the answer where the key is
-    missing."""
+    """The row for whether embedding and output layer are one parameter (`tie_word_embeddings`). default: the answer
+    where the key is missing or null."""
     path = "model_config.untie_embeddings_and_output_weights"
     return Field(path, "tie_word_embeddings", default, negated, negated)
 

@@ -1,5 +1,5 @@
-"""Kinds of rows in a family's table of settings: our path, the key in config.json, and how a value changes between
-them."""
+"""Kinds of rows in a family's table of settings: a setting that one key gives (`Field`), settings that are computed
+(`Group`), a key that must have a certain value (`Must`)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,8 @@ def _same(value: Any) -> Any:
 
 
 class Field(NamedTuple):
-    """One setting of ours, `path`, that one key of config.json gives; None is written as null."""
+    """One setting of ours, `path`, that one key of config.json gives, under any of its spellings (`key`, `also`); None
+    is written as null."""
 
     path: str
     key: str
@@ -34,18 +35,17 @@ class Field(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Settings that several keys of config.json give together. to_ours: from config.json to these settings; to_theirs:
-    from all our settings to the keys that are written."""
+    """Settings that functions compute from config.json, any number from any number of keys. to_ours: from the entries
+    of config.json under `keys` to these settings; to_theirs: from our settings to the entries that are written."""
 
     keys: tuple[str, ...]
-    """All keys that `to_ours` reads."""
+    """All keys that `to_ours` may read."""
     to_ours: Callable[[Mapping[str, Any]], Settings]
     to_theirs: Callable[[Settings], Mapping[str, Any]]
 
 
 class Must(NamedTuple):
-    """A key of config.json that, if it is there, must have one of these values: others describe networks that are not
-    supported."""
+    """A key of config.json that, if it is there, must have one of these values; any other, null too, is refused."""
 
     key: str
     values: tuple[Any, ...]
@@ -56,12 +56,12 @@ AnyField = Field | Group | Must
 
 
 def always(path: str, value: Any) -> Group:
-    """The row for a setting that all models of a family have and config.json does not mention."""
+    """The row for a setting that is read as `value` whatever config.json says, and for which no key is written."""
     return Group((), lambda _: {path: value}, lambda _: {})
 
 
 def keys_of(field: AnyField) -> tuple[str, ...]:
-    """The keys of config.json that a row reads, other spellings included."""
+    """The keys of config.json that a row may read, other spellings included."""
     if isinstance(field, Group):
         return field.keys
     return (field.key, *field.also) if isinstance(field, Field) else (field.key,)

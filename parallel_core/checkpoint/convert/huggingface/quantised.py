@@ -1,7 +1,7 @@
 """Weights of 8 bits as DeepSeek publishes them: multiplied by their blocks' scales while they are read.
 
 A weight `X` of float8 (e4m3: sign, 4 bits of exponent, 3 of mantissa; Micikevicius et al., 2022) comes with
-`X_scale_inv`, a factor for each block of it. What is read is bfloat16, in which such a model is trained.
+`X_scale_inv`, a factor for each block of it. The products are rounded to bfloat16.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ _SCALE = "_scale_inv"
 
 
 def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(rows, columns) of a block of a weight that shares a factor, by config.json; None if nothing is quantised. Raises
-    ValueError for another quantisation than DeepSeek's, float8 (e4m3) by blocks."""
+    """(rows, columns) of a block of a weight that shares a factor, by `quantization_config` in config.json; None
+    without one. Raises ValueError for another quantisation than DeepSeek's, float8 (e4m3) by blocks."""
     said = config.get("quantization_config")
     if said is None:
         return None
@@ -31,9 +31,9 @@ def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def dequantised(tensors: Mapping[str, LazyTensor], block: tuple[int, int] | None) -> dict[str, LazyTensor]:
-    """Name -> tensor, 8-bit weights as bfloat16 and without the factors. block: rows and columns that share a factor;
-    None: no tensor is a factor. Raises ValueError if an 8-bit weight has no factors, factors have no weight, or both do
-    not fit."""
+    """Name -> tensor, float8 weights multiplied by their factors, as bfloat16, and without the factors. block: rows and
+    columns that share a factor; None: no tensor is a factor. Raises ValueError if a float8 weight has no factors,
+    factors have no weight, or both do not fit."""
     scales = {name: tensor for name, tensor in tensors.items() if block and name.endswith(_SCALE)}
     found = {name: tensor for name, tensor in tensors.items() if name not in scales}
     if block:

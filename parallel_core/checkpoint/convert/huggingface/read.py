@@ -1,4 +1,5 @@
-"""Reading a HuggingFace folder, in whichever of its file formats; and a model's weights as the files have them."""
+"""Reading a HuggingFace folder, whose weights are in safetensors or in files of torch.save; and a model's weights under
+the names of such files."""
 
 import re
 from collections import defaultdict
@@ -30,14 +31,15 @@ _COUNTED = ("num_hidden_layers", "n_layer", "num_local_experts", "num_experts", 
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Whether a folder has config.json and a file of weights or an index of such files."""
+    """Whether a folder has config.json and model.safetensors, pytorch_model.bin, or an index of files of either kind,
+    whose name adds ".index.json"."""
     return (folder / CONFIG).is_file() and _format_of(folder) is not None
 
 
 def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     """The model of a HuggingFace folder, which has no optimizer, whatever `optimizer` says. Raises ValueError if
-    something is missing, or is there and not known; KeyError for some keys of config.json that are missing, OSError for
-    a file that cannot be read."""
+    something is not known here or contradicts something else in the folder; ValueError, KeyError or OSError, by its
+    kind, if something is missing or cannot be read."""
     config = read_json(folder / CONFIG)
     family, block = family_of(config), block_of(config)
     tensors = dequantised(read_tensors(folder), block)
@@ -85,8 +87,9 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     """Name in the files -> tensor, unread; constants that files hold among weights, such as rotary frequencies, are
-    left out. The folder has files of weights (`is_huggingface`). Raises ValueError naming a file or a tensor that is
-    missing, or a tensor that two files have; FileNotFoundError for a missing file of torch.save."""
+    left out. The folder has files of weights (`is_huggingface`). Raises ValueError naming a file that is missing or not
+    readable, a tensor that a file lacks by the index, or one that two files have; FileNotFoundError for a missing file
+    of torch.save."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found
@@ -141,8 +144,9 @@ _KINDS = {MAMBA: "mamba", ATTENTION: "attention", MLP: "mlp", EXPERTS: "moe"}
 
 
 def by_kind(name: str, network: Mapping[str, Any]) -> str:
-    """The name of a hybrid stack's parameter with the kind of its layer added behind the layer's number, since in files
-    parts of all kinds have one name; without a pattern of layers in `network` the name as it is."""
+    """The name of a hybrid stack's parameter in the file, with the kind of its layer added behind the layer's number.
+    The name as it is without a pattern of layers in `network`, without a layer's number, and for a layer beyond the
+    pattern or of several parts side by side."""
     pattern = network.get("hybrid", {}).get("layer_pattern")
     if pattern is None:
         return name
@@ -277,8 +281,8 @@ _NUMBER = r"(?<=\.)\d+(?=\.)"
 
 
 def finder(rows: Iterable[Sequence[str]]) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
-    """A function from a name to (number of the first row that has it, from 0, place in the row, numbers at the row's
-    {layer}, {expert}); None if no row has it."""
+    """A function from a name to (number of the first row that has it, place in the row, both from 0, numbers at the
+    row's {layer}, {expert}); None if no row has it."""
     patterns: dict[str, list[tuple[list[int | None], int, int]]] = defaultdict(list)
     for number, names in enumerate(rows):
         for part, name in enumerate(names):

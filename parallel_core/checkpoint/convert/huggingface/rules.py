@@ -39,8 +39,8 @@ class IndexerRows(NamedTuple):
         return [*range(self.size - self.rotary, self.size), *range(self.size - self.rotary)]
 
     def of_all(self, order: list[int], count: int) -> Iterator[range]:
-        """The rows of a tensor with `count` rows in another order, each as a range of one: head after head, and within
-        each head as the numbers `order`, one for each row of a head, say."""
+        """The numbers of the `count` rows of a tensor, a multiple of `size`, in another order, each as a range of one:
+        head after head, within each head in the order `order`, which has the number of each row of a head."""
         yield from (range(start + row, start + row + 1) for start in range(0, count, self.size) for row in order)
 
 
@@ -68,8 +68,8 @@ class DeltaRows(NamedTuple):
         return [range(end - width, end) for width, end in zip(self.widths, ends, strict=True)]
 
     def by_head(self) -> tuple[list[range], list[range]]:
-        """Our rows in the order of two tensors of the file (Qwen3-Next): queries, keys, values and gates of the first
-        key head, then of the next, and so on; and in the same way rates and decays."""
+        """Ranges of our rows in the order of two tensors of the file (Qwen3-Next): queries, keys, values and gates of
+        the first key head, then of the next, and so on; and in the same way rates and decays."""
         parts = [
             [range(part.start + head * len(part) // self.keys, part.start + (head + 1) * len(part) // self.keys)
              for head in range(self.keys)]
@@ -107,8 +107,8 @@ class Rows(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Both directions between our tensor and theirs: `join` makes ours, `split` theirs. Values are only moved (or get a
-    type that holds them exactly), so each undoes the other bit by bit."""
+    """Both directions between our tensor and theirs: `join` makes ours, `split` theirs. Values are moved, not computed;
+    the rule of one table of whole numbers (DeepSeek-V4) also changes their type."""
 
     join: Callable[[Sequence[LazyTensor], Rows], LazyTensor]
     split: Callable[[LazyTensor, Rows], list[LazyTensor]]

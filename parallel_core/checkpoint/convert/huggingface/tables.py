@@ -1,5 +1,5 @@
-"""HuggingFace's model families as a table: for each the keys of config.json by setting, and the names of parameters in
-the files."""
+"""The model families of HuggingFace's that are known here, as a table: for each the keys of config.json by setting, and
+the names of parameters in the files."""
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
 from parallel_core.checkpoint.convert.huggingface.families import (

@@ -20,7 +20,7 @@ FILES = (
     "chat_template.json",
     "generation_config.json",
 )
-"""Files that AutoTokenizer and GenerationConfig read for the families that are known here."""
+"""Names of the files of a tokenizer, and of that with settings of generation."""
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -38,8 +38,7 @@ def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
 
 def ids_in(folder: Path | None) -> Mapping[str, Any]:
     """Key -> value, for those of bos_token_id, eos_token_id and pad_token_id that a folder's config.json has; empty for
-    None and without that file. A converted config.json gets them, since transformers' defaults for missing keys are ids
-    of other models."""
+    None and without that file."""
     config = None if folder is None else folder / "config.json"
     if config is None or not config.is_file():
         return {}
@@ -48,7 +47,8 @@ def ids_in(folder: Path | None) -> Mapping[str, Any]:
 
 
 def end_ids(folder: Path) -> frozenset[int]:
-    """The ids that end a text which the folder's model generates, by its generation_config.json; empty without."""
+    """The ids that end a text which the folder's model generates, by `eos_token_id` in generation_config.json; empty
+    without that file or key."""
     config = folder / "generation_config.json"
     said = read_json(config).get("eos_token_id") if config.is_file() else None
     return frozenset(entry for entry in (said if isinstance(said, list) else [said]) if type(entry) is int)

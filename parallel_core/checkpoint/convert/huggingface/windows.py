@@ -30,8 +30,8 @@ def _layers_out(ours: Settings) -> list[int]:
 
 def everywhere(default: int | None = None) -> Group:
     """The row of `sliding_window` in a family's table, for models in which all layers have the window or none. default:
-    its size, as config.json counts it, where the key is missing (None: no layer has the window); with the value null no
-    layer has it. Writing raises ValueError if only some layers have it."""
+    its size, as config.json counts it, where the key is missing (None: no layer has the window); with the value null or
+    0 no layer has it. Writing raises ValueError if only some layers have it."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window", default), [1])
@@ -50,9 +50,10 @@ def by_switch(rule: Rule | None = None) -> Group:
     that `layer_types` calls "sliding_attention" then have the window or, without that list, those of `rule`. rule None:
     all layers have it, whatever `layer_types` says.
 
-    Reading takes 4096 for a missing `sliding_window`. With a rule it raises ValueError if the switch is off and
-    `layer_types` names layers with a window, and if the switch is on and `layer_types` has another length than the
-    model or an unknown name. Writing without a rule raises ValueError if only some layers have it.
+    Reading takes 4096 for a missing `sliding_window`; with null or 0 no layer has a window. With a rule it raises
+    ValueError if the switch is off and `layer_types` names layers with a window, and if the switch is on and
+    `layer_types` has another length than the model or an unknown name. Writing without a rule raises ValueError if only
+    some layers have it.
     """
 
     def read(config: Mapping[str, Any]) -> Settings:
@@ -78,16 +79,15 @@ def by_switch(rule: Rule | None = None) -> Group:
 
 def by_layer_types(rule: Rule, *keys: str) -> Group:
     """The row of windows in a family's table, for models in which the layers that `layer_types` calls
-    "sliding_attention" have the window, or without that list those for which `rule` is true; none has it without
-    `sliding_window`. keys: the keys of config.json that `rule` reads. Reading raises ValueError for a `layer_types` of
-    another length than the model or with an unknown name."""
+    "sliding_attention" have the window, or without that list those for which `rule` is true; none has it where
+    `sliding_window` is missing, null or 0. keys: the keys of config.json that `rule` reads. Reading raises ValueError
+    for a `layer_types` of another length than the model or with an unknown name."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window"), _layers_in(config, rule))
 
     def write(ours: Settings) -> Mapping[str, Any]:
-        """`sliding_window` and `layer_types` for config.json. The size is 128 if no layer has the window, since some of
-        transformers' classes read it even then."""
+        """`sliding_window` and `layer_types` for config.json. The size is 128 if no layer has the window."""
         layers = _layers_out(ours)
         return {"sliding_window": ours[_SIZE] + 1 if any(layers) else _UNUSED, "layer_types": _types_of(layers)}
 

@@ -1,4 +1,4 @@
-"""Writing a model as a HuggingFace folder."""
+"""Writing a model as a HuggingFace folder, and a check, before a run, that this can be done."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from parallel_core.config import AllConfig, serialise
 from parallel_core.findings import Finding
 
 MOST_BYTES = 5 * 10**9
-"""The most bytes of a file of weights: transformers' default."""
+"""The most bytes of the tensors in a file of weights, unless a single tensor has more."""
 
 
 def write_huggingface(
@@ -27,7 +27,7 @@ def write_huggingface(
     special ids are taken over.
 
     Raises ValueError if that family is not known here or has no such models (where the first that fits is taken: if
-    none fits), or if it has no place for one of the weights.
+    none fits), if it has no place for one of the weights, or for a tensor whose type is none of DTYPES.
     """
     model = model.with_rows(model.unpadded_vocab_size)
     full = serialise.config_of(model.settings)
@@ -49,8 +49,9 @@ def write_huggingface(
 
 
 def add_huggingface(folder: Path, model_type: str | None) -> None:
-    """Write the model of our checkpoint `folder`, adapters merged, as a HuggingFace folder `huggingface` inside of it.
-    model_type: as for `write_huggingface`. Raises ValueError as that does, and if the checkpoint cannot be read."""
+    """Write the model of our checkpoint `folder`, which must be there, adapters merged, as a HuggingFace folder
+    `huggingface` inside of it. model_type: as for `write_huggingface`. Raises ValueError as that does, and if the
+    checkpoint cannot be read."""
     directory = folder / "huggingface"
     directory.mkdir(exist_ok=True)  # an earlier try that failed may have left it
     write_huggingface(read_native(folder, optimizer=False), directory, model_type)

@@ -1,7 +1,7 @@
 """The entry `args` of a Megatron checkpoint: our settings out of it, and `args` out of our settings.
 
-An option whose flag has the name of an entry (--num-layers: num_layers) has that entry's value; a table of `Row`s, and
-code in the functions, translate the others.
+Most options whose flag has the name of an entry (--num-layers: num_layers) have that entry's value; a table of `Row`s,
+and code in the functions, translate others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -93,9 +93,9 @@ _ONLY_MEGATRONS: dict[str, Any] = {
 
 
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Section -> option -> value of our configuration, from Megatron's `args`; a value of another type than the
-    option's is left out. Raises ValueError for an entry, such as moe_latent_size, whose value makes a network that is
-    not known here."""
+    """Section -> option -> value of our configuration, from Megatron's `args`; most values of another type than the
+    option's are left out. Raises ValueError for some entries, such as moe_latent_size, whose value makes a network that
+    is not known here."""
     for name, usual in _ONLY_MEGATRONS.items():
         if args.get(name) not in (usual, None):
             raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")
@@ -162,7 +162,7 @@ def _by_row(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def position_of(content: Mapping[str, Any], args: Mapping[str, Any]) -> Position:
     """The point that a Megatron run had reached: iteration, samples (each 0 where it is missing or no whole number from
-    0 on), schedule (empty where it is missing). content: that of a file; args: its `args`."""
+    0 on), schedule (empty where it is no dictionary). content: that of a file; args: its `args`."""
     scheduler = content.get("opt_param_scheduler")
     return Position(
         iteration=_number(content.get("iteration")),
@@ -187,9 +187,8 @@ def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(ours: AllConfig) -> dict[str, Any]:
-    """Entry -> value of `args` that describe a configuration's network; sizes of the parallel layout are not among
-    them. Raises ValueError for a network that `args` do not describe: read back (`settings_of`) they must give the
-    same."""
+    """Entry -> value of `args` for a configuration's model; sizes of the parallel layout are not among them. Raises
+    ValueError for a network that `args` do not describe: read back (`settings_of`) they must give the same."""
     args = {_entry(path): attrgetter(path)(ours) for path in OF_MODEL if _is_written(path)}
     args |= {row.names[0]: attrgetter(row.path)(ours) for row in _ROWS}
     model = ours.model_config

@@ -1,7 +1,8 @@
 """Optimizer states of torch_dist in flat buckets, `dp_reshardable`: a rank's memory, without names.
 
-A key has the rank (`dp_group_idx`), the model chunk (`gbuf_idx`) and the bucket. With expert parallelism the experts'
-states are in buffers of their own, those of the optimizer `chained_1`.
+A key has the rank (`dp_group_idx`), the buffer (`gbuf_idx`: one for each model chunk that has parameters in it), the
+bucket and the state. With expert parallelism the experts' states are in buffers of their own, those of the optimizer
+`chained_1`.
 """
 
 import re
@@ -58,8 +59,8 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
     a multiple of 64 elements. tensors: key -> bucket of one state; args: Megatron's; folder: its name is in errors.
 
     The order of a layer's parameters depends on the implementation of layers that saved them, such as Transformer
-    Engine's. All known orders are tried, and the first in which the float32 values round to the weights is taken.
-    Raises ValueError where none fits, or `args` does not tell the layout.
+    Engine's. Known orders are tried in turn; the first that fits, and in which the float32 values, if they are there,
+    round to the weights, is taken. Raises ValueError where none fits, or `args` does not tell the layout.
     """
     sizes, ranks = group_sizes(args, folder), _by_rank(tensors)
     chunks = chunks_of(_layers(args, sizes, folder))

@@ -3,7 +3,7 @@
 Rows are (pattern, replacement), applied in order, each to the name that the rows before it have made. In Megatron's
 older grouped product the first linears of a rank's e experts are one parameter, `weight1` [h, e 2f], and the second
 ones another, `weight2` [e f, h], but their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their
-own.
+own. Experts without a gate have f in place of 2f.
 """
 
 import re
@@ -69,10 +69,11 @@ IS_NO_PARAMETER = re.compile(
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Name in a file -> our name, for all `names` of one part of a model that are parameters.
+    """Name in a file -> our name, for the `names` of one part of a model but for those that are no weights
+    (IS_NO_PARAMETER).
 
-    Old names (`BEFORE_CORE`) are translated only where a linear has an old name, such as "query_key_value": the name of
-    today's norm after attention was once that of the norm before the feed-forward block.
+    Old names (`BEFORE_CORE`) are translated only if one of `names` is a linear's old one, such as "query_key_value":
+    the name of today's norm after attention was once that of the norm before the feed-forward block.
     """
     given = [name for name in names if not IS_NO_PARAMETER.search(name)]
     rows = (*(BEFORE_CORE if any(_OLD.search(name) for name in given) else ()), *TRANSFORMER_ENGINE)
@@ -80,9 +81,10 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def in_engine(name: str, own: str, names: Container[str], stack: bool) -> str:
-    """`own` as Transformer Engine's layers name it: a norm by the linear that holds it. name: our global name; own: the
-    same with layers numbered within the chunk, experts within the rank; names: all global names, which show which
-    linears there are; stack: whether layers have one part each, with grouped experts."""
+    """`own` as in Transformer Engine's layers: a norm of NORMED by the linear that holds it and, in a stack, experts
+    and the last norm by STACK. name: our global name; own: the same with layers numbered within the chunk, experts
+    within the rank; names: all global names, which show which linears there are; stack: whether layers have one part
+    each, with grouped experts."""
     prefix = f"decoder.layers.{layer_of(name)}."
     for norm, linear in NORMED:
         if name.startswith(f"{prefix}{norm}.") and f"{prefix}{linear}.weight" in names:
@@ -104,19 +106,19 @@ _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the decoder's layer in a parameter's name; None if it has none."""
+    """The number of the decoder's layer in our name of a parameter; None if it has none."""
     found = _LAYER.match(name)
     return int(found[1]) if found else None
 
 
 def expert_of(name: str) -> int | None:
-    """The number of the expert to which a parameter belongs; None if it belongs to none."""
+    """The number of the expert in our name of a parameter; None if it has none."""
     found = _EXPERT.search(name)
     return int(found[1]) if found else None
 
 
 def shifted(name: str, layers: int, experts: int) -> str:
-    """A name with `layers` added to its layer's number and `experts` to its expert's."""
+    """A name of ours with `layers` added to the number of the decoder's layer in it and `experts` to its expert's."""
     name = _LAYER.sub(lambda m: f"decoder.layers.{int(m[1]) + layers}.", name)
     return _EXPERT.sub(lambda m: f".local_experts.{int(m[1]) + experts}.", name)
 
@@ -161,14 +163,14 @@ _MODULES = (
     ),  # latent attention: the norms of the latents are parts of linears
 )
 ORDERS = tuple(Order(modules, *kind) for kind in ((), (True,), (True, True)) for modules in _MODULES)
-"""All orders that are known, one of which a file has."""
+"""All orders that are known."""
 ENGINE_ORDER, STACK_ORDER = (Order(_MODULES[1], grouped) for grouped in (False, True))
 """The orders in Transformer Engine's layers, and in a stack of layers of one part each."""
 
 
 def in_order(names: Iterable[str], order: Order = LOCAL_ORDER) -> list[str]:
-    """The names in the order of the model: that of the numbers in each of the optimizer's parameter groups and,
-    reversed, of its flat memory."""
+    """The names in the order of Megatron's models: embeddings, the decoder's layers, each by `order`, the norm behind
+    them, depths of multi-token prediction, output layer."""
     return sorted(names, key=lambda name: _place_in_model(name, order))
 
 
@@ -195,8 +197,8 @@ EMBEDDING = VOCABULARY[0]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of a pipeline stage: its layers, and whether the embedding (first) and the output layer (last) are beside
-    them."""
+    """A chunk of a pipeline stage: its layers, and whether it is the model's first, which has the embedding, or last,
+    which has the output layer and, with multi-token prediction, the embedding, too."""
 
     layers: range
     is_first: bool
@@ -206,8 +208,8 @@ class Chunk:
         self, names: Iterable[str], network: Mapping[str, Any], order: Order = LOCAL_ORDER
     ) -> list[tuple[str, str]]:
         """(global name, name in the chunk) of the parameters that the chunk has, of all of the model's `names`, in the
-        order of the model. The two differ only for the copy of the word embedding that a tied model's last chunk, if it
-        is not the first, has as its output layer. network: the settings' section `model_config`."""
+        order of the model (`in_order`). The two differ only for the copy of the word embedding that a tied model's last
+        chunk, if it is not the first, has as its output layer. network: the settings' section `model_config`."""
         found = [(name, name) for name in in_order((name for name in names if self._has(name, network)), order)]
         tied = not network.get("untie_embeddings_and_output_weights", False)
         if tied and self.is_last and not self.is_first:
@@ -241,7 +243,7 @@ _FUSED = re.compile(r"(.*\.experts)\.weight([12])")
 
 def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str, LazyTensor]:
     """A rank's tensors with fused experts taken apart into `count` experts, numbered from `first`. Raises ValueError if
-    a shape does not divide into so many."""
+    the number of a fused tensor's elements is no multiple of `count`, or that is 0."""
     found: dict[str, LazyTensor] = {}
     for name, tensor in tensors.items():
         match = _FUSED.fullmatch(name)
@@ -257,8 +259,8 @@ def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str
 
 
 def in_memory(names: Sequence[str], order: Order) -> list[list[str]]:
-    """The names, which are in the model's order, in groups that are one parameter each in files: with `order.fused` the
-    first linears of a layer's experts, and the second ones; every other name by itself."""
+    """The names, which are in the model's order, in groups that are one parameter each in memory: with `order.fused`
+    the first linears of a layer's experts, and the second ones; every other name by itself."""
     runs: list[list[str]] = []
     before = None
     for name in names:

@@ -29,8 +29,9 @@ States = dict[str, dict[str, LazyTensor]]
 
 
 def rank_states(file: RankFile, names: Sequence[Sequence[str]]) -> tuple[int, States]:
-    """(steps, state -> parameter -> this rank's part) of a rank's file. names: the global names of the parameters of
-    each chunk. (0, empty) if the file has no optimizer. Raises ValueError if numbers and parameters do not fit."""
+    """(steps, state -> parameter -> this rank's part) of a rank's file. names: for each chunk of the file the global
+    names of its tensors, in their order. (0, empty) without an optimizer in the file or a file DISTRIBUTED beside it.
+    Raises ValueError if states and parameters do not fit."""
     if (file.path.parent / DISTRIBUTED).is_file():
         return steps_of(file.content), _distributed(file, names)
     chained = file.content.get("optimizer")
@@ -93,17 +94,19 @@ def _is_in(group: Mapping[str, Any], name: str, tensor: LazyTensor) -> bool:
 
 
 def is_decayed(name: str, tensor: LazyTensor) -> bool:
-    """Whether weight decay acts on a parameter by Megatron's rule: on all but vectors and biases."""
+    """Whether weight decay acts on a parameter by Megatron's rule: on all but biases and tensors of fewer than two
+    axes."""
     return len(tensor.shape) > 1 and not name.endswith(".bias")
 
 
 def is_of_expert(name: str) -> bool:
-    """Whether a parameter of this name is an expert's; Megatron has an optimizer of its own for experts."""
+    """Whether a parameter of this name is one of routed experts (not of shared ones)."""
     return ".experts." in name
 
 
 def hyperparameters_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Adam's hyperparameters in the first parameter group of a rank's file; empty without one."""
+    """Those of Adam's hyperparameters (HYPERPARAMETERS) that the first parameter group of a rank's file has; empty
+    without a group."""
     for one in _chain(content.get("optimizer") or []):
         for group in one.get("optimizer", one).get("param_groups") or ():
             return {name: group[name] for name in HYPERPARAMETERS if name in group}
@@ -111,8 +114,8 @@ def hyperparameters_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps_of(content: Mapping[str, Any]) -> int:
-    """The optimizer's steps in a rank's file: from the entry for all parameters, else from a parameter's state, else
-    from a group; where none says it, the iteration, 0 without one."""
+    """The steps in a rank's file, of the first of its optimizers that says them: in the entry for all parameters, else
+    in a parameter's state, else in a group; where none does, the iteration, 0 without one."""
     for one in _chain(content.get("optimizer") or []):
         inner = one.get("optimizer", one)
         state = inner.get("state", {})
@@ -206,8 +209,8 @@ def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[st
 
 
 def flat_buffers(one: Mapping[Any, Any]) -> Iterator[dict[str, LazyTensor]]:
-    """For each flat buffer of a distributed optimizer, in order: name of a state -> its flat values, those of the
-    buffer's buckets joined."""
+    """For each flat buffer of a distributed optimizer, in order: Megatron's name of a state, of those in OURS -> its
+    flat values, those of the buffer's buckets joined."""
     for key in sorted(key for key in one if isinstance(key, int)):
         for states in one[key].values():
             found = {name: values for name, values in states.items() if name in OURS}

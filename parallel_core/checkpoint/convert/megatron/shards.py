@@ -38,8 +38,8 @@ class RankFile:
 
     @cached_property
     def chunks(self) -> list[dict[str, LazyTensor]]:
-        """A list with, for each model chunk of the file, by the chunks' numbers, our name with local numbers -> tensor.
-        Raises ValueError if it has no chunk, or a dictionary in one is there twice."""
+        """A list with, for each model chunk of the file in order of the chunks' numbers, our name with local numbers ->
+        tensor. Raises ValueError if it has no chunk, or a dictionary in one is there twice."""
         keys = sorted((key for key in self.content if _CHUNK.fullmatch(str(key))), key=lambda key: int(key[5:] or 0))
         if not keys:
             raise ValueError(f"{self.path}: it holds no model")
@@ -95,7 +95,8 @@ class Cuts:
 
     def of(self, name: str, shape: tuple[int, ...], local: bool = False) -> ShardSpec:
         """The cut of the parameter `name`, whose whole shape is `shape`. local: by Megatron's local implementation,
-        which cuts down projections, too. Raises ValueError for a name that the network does not have."""
+        which cuts latent attention's down projections, too. Tensors of BUFFERS are not cut, a tied
+        model's COPY is cut as the embedding. Raises ValueError for another name that the network does not have."""
         if BUFFERS.fullmatch(name):
             return ShardSpec(shape=shape, name=name)
         spec = self._specs.get(VOCABULARY[0] if self.is_tied and name == COPY else name)
@@ -125,9 +126,9 @@ SIZES = {
 
 
 def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
-    """Kind of a group -> number of its ranks, by `args`: 1 where the entry (`SIZES`) is missing or 0; only experts'
-    tensor parallelism, if its entry is missing, is as large as tensor parallelism. Raises ValueError naming `path` for
-    an entry that is no whole number, or below 0."""
+    """Kind of a group -> number of its ranks, by `args`: 1 where the entry (`SIZES`) is missing, None, 0 or empty; only
+    experts' tensor parallelism, if its entry is missing or None, is as large as tensor parallelism. Raises ValueError
+    naming `path` for any other entry that is no whole number from 1 on."""
     sizes = {kind: args.get(name) or 1 for kind, name in SIZES.items()}
     wrong = [SIZES[kind] for kind, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:
@@ -154,8 +155,8 @@ class Shards:
         self._found: dict[str, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, state: str, path: Path, coordinates: Coordinates, tensors: Mapping[str, LazyTensor]) -> None:
-        """Add one rank's tensors, by name, of one state of the optimizer, or of the weights (`state` ""). path: the
-        rank's file; coordinates: kind of a group -> (the rank's number in it, its size)."""
+        """Add one rank's tensors, by name, of one state of the optimizer, or of the weights (`state` ""). path: its
+        name is in errors; coordinates: kind of a group -> (the rank's number in it, its size)."""
         for name, tensor in tensors.items():
             self._found[state][name].append(Part(path, coordinates, tensor))
 
@@ -167,7 +168,8 @@ class Shards:
     def merged(self, cuts: Cuts) -> dict[str, dict[str, LazyTensor]]:
         """State ("" the weights) -> name -> whole tensor; of a part that several ranks hold, the first one's is taken.
         A tied model's copy of the embedding is left out. Raises ValueError naming a tensor that the network does
-        not have, or of which a part is missing or has another shape or type, or that copy if it differs."""
+        not have, or of which a part is missing or, of those taken, has another shape or type, or that copy if it
+        differs."""
         whole = {
             state: {
                 name: self._whole(name, parts, cuts)

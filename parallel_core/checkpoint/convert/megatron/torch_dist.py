@@ -1,7 +1,7 @@
 """Megatron's `--ckpt-format torch_dist`, read: parameters and optimizer states out of the tensors in its files.
 
-Keys have Transformer Engine's spelling. Layers that are alike are one tensor whose first axis is the layer, and experts
-one whose next axis is the expert.
+Layers that are alike can be one tensor, with an axis for the layer first, and experts one tensor, with an axis for the
+expert next.
 """
 
 import re
@@ -34,8 +34,9 @@ from parallel_core.system.files import plain_file, read_json
 
 
 def unblocked(tensor: Assembled, shape: tuple[int, ...]) -> Assembled:
-    """A state in the shape of its weight, from [blocks along each axis, elements of a block], a block being one rank's
-    piece; as it is where it has the weight's shape. Raises ValueError if blocks do not fit the shape."""
+    """A state in the shape of its weight, from [blocks along each axis, elements of a block in row order]; as it is
+    where it has the weight's shape. Raises ValueError if blocks do not fit the shape, ZeroDivisionError for no block
+    along an axis."""
     if tensor.shape == shape:
         return tensor
     *counts, entries = tensor.shape
@@ -68,8 +69,9 @@ def is_torch_dist(folder: Path) -> bool:
 
 
 def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
-    """The model of a torch_dist checkpoint. optimizer: read the optimizer's states, hyperparameters and loss scaler,
-    too. Raises ValueError if it lacks something or has entries that are not known here."""
+    """The model of a torch_dist checkpoint; whether its settings need these weights is not checked. optimizer: read the
+    optimizer's states, steps, hyperparameters and loss scaler, too. Raises ValueError if common.pt or metadata.json is
+    missing, or states do not fit the weights; KeyError, OSError and others for files that are wrong in other ways."""
     _check_whole(folder)
     content = read_archive(plain_file(folder, COMMON))
     args = args_in(content)
@@ -101,7 +103,7 @@ def _check_whole(folder: Path) -> None:
 
 
 def read_tensors(folder: Path) -> dict[str, Assembled]:
-    """Key in the files -> tensor, of all parameters and states."""
+    """Key in the files -> tensor, unread, of the tensors whose keys do not match `IS_NO_PARAMETER`."""
     return distributed.read_tensors(folder, lambda key: not IS_NO_PARAMETER.search(key))
 
 

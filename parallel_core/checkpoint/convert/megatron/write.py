@@ -1,4 +1,4 @@
-"""Writing a legacy checkpoint of Megatron-LM for a given parallel layout: a file for each rank of a replica."""
+"""Writing a legacy checkpoint of Megatron-LM for a given parallel layout: a file for each of `Layout.ranks`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,8 +158,8 @@ class Layout:
             )
 
     def ranks(self) -> Iterator[tuple[int, int, int]]:
-        """The (tensor-parallel, pipeline, expert-parallel) ranks that have a file, each once: stage by stage those
-        among max(tp, expert-tp x ep) ranks."""
+        """The (tensor-parallel, pipeline, expert-parallel) ranks that have a file, each once: stage by stage the pairs
+        of tensor- and expert-parallel ranks that occur among the first max(tp, expert-tp x ep) ranks."""
         several = max(self.tensor, self.expert_tensor_size * self.experts)
         places = {(rank % self.tensor, rank // self.expert_tensor_size % self.experts) for rank in range(several)}
         for stage in range(self.stages):

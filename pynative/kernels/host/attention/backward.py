@@ -4,6 +4,7 @@ Kept from the forward pass: queries Q, keys K, values V, the output, and two num
 probabilities p = exp(s - m) / l of a tile are computed again; with D = rowsum(dout * out), and c P the dropout mask, P
 of ones and zeros, c = 1 / (1 - rate):
     dV = c (p P)^T dout     ds = p (c P (dout V^T) - D)     dQ = scale ds K     dK = scale ds^T Q
+where a soft cap multiplies ds by its slope, and ds is 0 for hidden scores.
 j heads, q queries and k keys of a tile [j, k, q]; e the size of a value's head.
 """
 
@@ -21,8 +22,9 @@ from pynative.memory.rounding import fill, widened
 def attention_backward(
     heads: Heads, dout: Array, out: Array, maximum: Array, inverse_sum: Array, gradients: tuple[Array, Array, Array]
 ) -> None:
-    """Fill gradients (of queries, keys and values, of any float type) from dout [s, b, n, e]; out, maximum and
-    inverse_sum are `attention_forward`'s."""
+    """Fill gradients (of queries, keys and values, of any float type) from dout [s, b, n, e]. out, maximum and
+    inverse_sum: as `attention_forward` fills them, over all keys that the queries see, those of other blocks
+    included."""
     scale, groups = np.float32(heads.scores.scale), heads.groups
     outs, upstream = stacks(out, groups), stacks(as_products(dout), groups)
     statistics = [row_stacks(array, groups) for array in (maximum, inverse_sum)]
@@ -48,8 +50,8 @@ def attention_backward(
 
 
 class Upstream:
-    """The arrays of a block from which, with its scores, its gradient is computed: dout [j, q, e] of j heads and q
-    queries; the rows' `maximum`, `inverse_sum` and `delta` (sum of dout * out), float32 [j, 1, q]."""
+    """The arrays from which, with a block's scores, its gradients are computed: dout [j, q, e] of j heads, q queries;
+    the rows' `maximum`, `inverse_sum` and `delta` (sum of dout * out), float32 [j, 1, q]."""
 
     def __init__(self, maximum: Array, inverse_sum: Array, dout: Array, out: Array) -> None:
         self.maximum, self.inverse_sum, self.dout = maximum, inverse_sum, dout

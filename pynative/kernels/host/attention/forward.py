@@ -1,10 +1,10 @@
 """Attention in tiles of scores, on the host (after FlashAttention, Dao et al. 2022): the forward pass.
 
-Each thread has only one tile of scores at a time, and of it only p = exp(s - m), in the type of the operands; with a
-causal mask tiles above the diagonal are never multiplied. With l = sum p, out = p V / l, V the values: neither needs m
-to be the row's largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where
-a sum shows that it will not do, the block is computed again with the rows' maxima. j heads, q queries and k keys of a
-tile [j, k, q]; e the size of a value's head.
+A thread goes through the scores s of its block a tile at a time, and keeps of a tile p = exp(s - m); causal attention
+does not compute tiles above the diagonal. With l = sum p, out = p V / l, V the values: neither needs m to be the row's
+largest score, only that no sum overflows or loses its digits. So m is 0 at first, which costs nothing, and where a sum
+shows that it will not do, the block is computed again with the rows' maxima. j heads, q queries and k keys of a tile
+[j, k, q]; e the size of a value's head.
 """
 
 from functools import lru_cache
@@ -26,10 +26,12 @@ SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
 def attention_forward(
     heads: Heads, out: Array, maximum: Array, inverse_sum: Array, largest: Array | None = None
 ) -> None:
-    """Fill out [s, b, n, e], of any type, with the heads' attention, and float32 [b, n, s] maximum, m of each row, its
-    largest score or 0, and inverse_sum, 1 / sum exp(score - m). A row that sees no key has MASKED_SCORE and 1.
+    """Fill out [s, b, n, e], of any float type, with the heads' attention, and float32 [b, n, s] maximum, m of each
+    row, its largest score or 0, and inverse_sum, 1 / sum exp(score - m). A row to which order, window and documents
+    leave no key, with no mask given, has out 0, maximum MASKED_SCORE and inverse_sum 1.
 
-    largest: float32 [b, n, s], -inf at first; is filled with each row's largest score."""
+    largest: float32 [b, n, s], -inf at first; is filled with each row's largest score, rounded as a tile's type
+    rounds."""
     outs = stacks(out, heads.groups)
     maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
     tops = None if largest is None else row_stacks(largest, heads.groups)
@@ -103,8 +105,8 @@ def exponentials(
     block: Block, keys: slice, out: Array, maximum: Array | None, inverse_sum: Array | None = None
 ) -> None:
     """Fill a tile out [j, k, q] with exp(s - maximum) * inverse_sum of its scores s, maximum (None: 0) and inverse_sum
-    (None: 1) [j, 1, q]. Without a given mask, 0 for keys that order, window or documents leave out. Keys that the mask
-    (with window and documents) or the choice of keys hides have the score MASKED_SCORE."""
+    (None: 1) [j, 1, q]. Without a given mask, keys that order, window or documents leave out have 0. With one, the
+    scores of keys that mask, window or documents hide are at most MASKED_SCORE, and so are those of keys not chosen."""
     scores, diagonal, near = block.heads.scores, block.diagonal(keys), block.near(keys)
     ENGINE.score_exponentials(
         block.keys[:, keys], block.queries, out, scores.scale, block.limits(keys), maximum, inverse_sum,

@@ -1,7 +1,7 @@
 """Arrays of attention as stacks of heads, and the blocks in which scores are computed.
 
 A *stack* has one query head of every key/value group of every batch entry: [j, s, d], j = b g, a view of [s, b, n, d].
-Its heads have the strides of their keys' heads, so that one product takes several of them at once, whatever n/g is.
+Its heads lie at even distances, in the order of their keys' heads, so that one product takes several of them at once.
 """
 
 from collections.abc import Iterator
@@ -41,27 +41,28 @@ number of runs, so that two threads have equal shares."""
 
 
 def stacks(array: Array, groups: int) -> list[Array]:
-    """Heads [s, b, n, d] of g groups as n / g views [b g, s, d], the stacks: the i-th has the i-th head of every group
-    of every sequence. groups: g."""
+    """Heads [s, b, n, d] of g groups, an array without gaps, as n / g views [b g, s, d], the stacks: the i-th has the
+    i-th head of every group of every sequence. groups: g."""
     length, batch, heads, size = array.shape
     grouped = array.reshape(length, batch * groups, heads // groups, size)
     return list(grouped.transpose(2, 1, 0, 3))
 
 
 def row_stacks(statistic: Array, groups: int) -> list[Array]:
-    """Views [j, s], j = b g, of row statistics [b, n, s], in the order of `stacks`."""
+    """Views [j, s], j = b g, of row statistics [b, n, s] whose heads lie at even distances; order and groups are those
+    of `stacks`."""
     batch, heads, length = statistic.shape
     return list(statistic.reshape(batch * groups, heads // groups, length).swapaxes(0, 1))
 
 
 def as_products(array: Array) -> Array:
-    """The array in the type in which the engine multiplies arrays of its type: itself, or a copy in another type."""
+    """The array in the type that `Engine.product_type` names for its own: itself, or a copy in float32."""
     return array if ENGINE.product_type(array.dtype) == array.dtype else widened(array)
 
 
 class Heads:
     """Queries [s, b, n, d], keys [s', b, g, d] and values [s', b, g, e] of one type, and the rule and positions of
-    their scores."""
+    their scores; if these are causal, the keys' positions are those of the queries."""
 
     def __init__(self, q: Array, k: Array, v: Array, scores: Scores) -> None:
         self.scores, self.groups = scores, k.shape[2]
@@ -107,15 +108,15 @@ class Heads:
         return -(-count // runs)
 
     def tile_memory(self) -> Array:
-        """New memory for the largest tile: a vector of its size, of the type in which products are multiplied."""
+        """New memory that the largest tile fits into: a vector of the type that `as_products` gives."""
         heads = self.spans[0].stop - self.spans[0].start
         return np.empty(heads * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS), self.dtype)
 
 
 def document_blocks(first_keys: Array, positions: Array) -> list[slice]:
-    """The queries [q] in blocks, as slices: a document's in blocks of its own of at most QUERIES, so that it costs as
-    much as alone; neighbouring documents of together at most QUERIES_OF_DOCUMENTS share a block. first_keys, positions:
-    for each query the position of the first key that it sees, and its own."""
+    """The queries [q] in blocks, as slices: a document's in blocks of its own of at most QUERIES, or several
+    neighbouring documents in one of at most QUERIES_OF_DOCUMENTS. first_keys, positions: for each query the position of
+    the first key that it sees, and its own."""
     blocks: list[slice] = []
     edges = np.flatnonzero(np.diff(first_keys)) + 1
     for start, stop in pairwise((0, *map(int, edges), len(first_keys))):
@@ -187,29 +188,28 @@ class Block:
         return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
     def limits(self, keys: slice) -> Array | None:
-        """Upper limits [1, k, q] of a tile's scores, MASKED_SCORE for keys that the given mask (with window and
-        documents) or the choice of keys hides, else infinity; None without either."""
+        """Upper limits [1, k, q] of a tile's scores: MASKED_SCORE for keys that the choice of keys hides or, without
+        one, the given mask (with window and documents), else infinity; None without either."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
     def shown(self, keys: slice) -> Array | None:
-        """For a tile [k, q] a number of which all bits are set (`bits_of`) where neither the given mask (with window
-        and documents) nor the choice of keys hides the key, else 0; None without either."""
+        """For a tile an array [k, q]: 0 where the choice of keys hides the key or, without one, the given mask (with
+        window and documents), else all bits set (`bits_of`); None without either."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
 
     def diagonal(self, keys: slice) -> tuple[slice, Array] | None:
-        """(the tile's keys at the diagonal, as a slice of its keys; for these [k, q] a number of which all bits are set
-        (`bits_of`) where the key is not after the query, else 0); None if the tile has none, or scores are not
-        causal."""
+        """(the tile's keys at the diagonal, as a slice of its keys; for these an array [k, q]: all bits set (`bits_of`)
+        where the key is not after the query, else 0); None if the tile has none, or scores are not causal."""
         if not self.heads.causal or keys.stop <= self.rows.start:
             return None
         first = self.rows.start - keys.start
         return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
 
     def near(self, keys: slice) -> Array | None:
-        """For a tile an array [k, q]: all bits set (`bits_of`) where the key is in the query's window and document,
-        else 0; None if that holds for all keys and queries, or where a mask decides."""
+        """For a tile an array [k, q]: 0 where the key lies before the query's window or document, else all bits set
+        (`bits_of`); None if no key does, or if a mask is given."""
         hidden = None if self.heads.scores.mask is not None else self._before(self.heads.key_positions[keys])
         return None if hidden is None else bits_of(~hidden.T, self.keys.itemsize)
 
@@ -224,8 +224,8 @@ class Block:
         return scores.form.bias([*map(int, scores.head_offset + numbers)], distances)
 
     def dropout(self, keys: slice) -> Array | None:
-        """For a tile [j, k, q] a number of which all bits are set (`bits_of`) where dropout keeps a probability, else
-        0; None without dropout."""
+        """For a tile an array [j, k, q]: all bits set (`bits_of`) where dropout keeps a probability, else 0; None
+        without dropout."""
         return None if self._dropout is None else self._dropout[:, keys]
 
     def _dropout_bits(self) -> Array:

@@ -20,7 +20,7 @@ def bits(array: Array) -> Array:
 
 
 def bits_of(kept: Array, item_bytes: int) -> Array:
-    """Unsigned numbers of `item_bytes` bytes: all bits set where bool `kept`, else 0."""
+    """Unsigned numbers of `item_bytes` bytes, 2 or 4: all bits set where bool `kept`, else 0."""
     return -np.ascontiguousarray(kept).astype(_UNSIGNED[item_bytes])
 
 
@@ -38,7 +38,7 @@ def ones_where(kept: Array, like: Array) -> Array:
 @lru_cache(maxsize=16)
 def triangle(size: int, item_bytes: int) -> Array:
     """Unsigned numbers of `item_bytes` bytes for a square tile [keys, queries] at the diagonal: all bits set where the
-    key is not after the query, else 0."""
+    key is not after the query, else 0. The array is shared by all calls: not to be written."""
     return bits_of(np.tri(size, dtype=bool).T, item_bytes)
 
 

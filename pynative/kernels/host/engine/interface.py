@@ -1,13 +1,14 @@
 """The interface of an engine of primitives. Tape, saved tensors, dropout, threads and delivery of gradients lie above
 it.
 
-Arrays are numpy's, of float32, float16 or MindSpore's bfloat16, and may have any strides; an engine computes in float32
-(products: accumulates in it) and rounds a result once, to the type of the array that it fills. A call computes in the
-thread that makes it, without the GIL where it can: operators share rows out among threads. Operators whose sums must
-not depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
+Arrays are numpy's, of float32, float16 or MindSpore's bfloat16; vectors have no gaps. An engine computes in float32
+(products: accumulates in it) and rounds results to the type of the array that it fills. A call computes in the thread
+that makes it, without the GIL where it can: operators share rows out among threads. Operators whose sums must not
+depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
 
 Letters: r rows of a block, c columns, f features of an activation's input, h hidden size; j heads of attention, q of
-their queries, k of their keys, d size of a query's and a key's head, e of a value's.
+their queries, k of their keys (of `matmul`: the axis summed over), d size of a query's and a key's head, e of a
+value's.
 """
 
 from collections.abc import Callable
@@ -25,15 +26,15 @@ class AdamwStep(NamedTuple):
     beta2: float
     epsilon: float
     gradient_factor: float
-    """(1 - beta1) times the scale of the gradient."""
+    """(1 - beta1) times the factor that the gradient still lacks."""
     square_factor: float
-    """sqrt(1 - beta2) times the scale of the gradient."""
+    """sqrt(1 - beta2) times the factor that the gradient still lacks."""
     inverse_correction: float
-    """1 / sqrt(1 - beta2^step)."""
+    """1 / sqrt(1 - beta2^step), or 1 without correction."""
     step_size: float
-    """The learning rate divided by 1 - beta1^step."""
+    """The learning rate, with correction divided by 1 - beta1^step."""
     decay: float
-    """1 - learning rate times weight decay."""
+    """1 - learning rate times weight decay if that is decoupled, else 1."""
 
 
 class Engine(Protocol):
@@ -48,8 +49,9 @@ class Engine(Protocol):
     ) -> None:
         """out [r, c] = left [r, k] right [k, c] + bias [c]; `accumulate`: that is added to what out holds.
 
-        left and right may be transposed views. out is of the operands' type or float32. All may have one leading axis
-        more: matrices that are multiplied pair by pair. That axis of left or right may be 1: one matrix for all.
+        left and right, of one type, may be transposed views. out is of their type or float32. left, right and out may
+        have one leading axis more: matrices that are multiplied pair by pair. That axis of left or right may be 1: one
+        matrix for all.
         """
 
     def prepared_matmul(self, left: Array, right: Array, out: Array) -> Callable[[], object]:
@@ -72,18 +74,20 @@ class Engine(Protocol):
         """out [r, h] = (x - mean) / deviation * scale + shift by rows; fills mean and inverse [r] too, both float32.
 
         Layer norm: mean is each row's, deviation sqrt(variance + epsilon). With `mean` None, RMS norm: nothing is
-        subtracted, deviation is sqrt(mean of squares + epsilon). inverse = 1 / deviation. scale, shift: float32 [h].
+        subtracted, deviation is sqrt(mean of squares + epsilon). inverse = 1 / deviation. scale, shift (None: 0):
+        float32 [h]. out has the type and the strides of x.
         """
 
     def norm_gradient(
         self, dy: Array, x: Array, scale: Array, mean: Array | None, inverse: Array,
         dx: Array, scale_gradient: Array, shift_gradient: Array | None,
     ) -> None:  # fmt: skip
-        """dx [r, h]; scale_gradient and, unless None, shift_gradient float32 [h], summed over the rows. mean (None: RMS
-        norm) and inverse are as `norm` filled them."""
+        """dx [r, h] from dy; scale_gradient and, unless None, shift_gradient float32 [h], summed over the rows. mean
+        (None: RMS norm) and inverse are as `norm` filled them; dy, x and dx have one type and the same strides."""
 
     def activation(self, name: str, x: Array, bias: Array | None, out: Array) -> None:
-        """out = activation(x + bias), x [r, f], bias [f]; out is [r, f], of a gated activation [r, f/2].
+        """out = activation(x + bias), x [r, f], bias [f] or None; out is [r, f], of a gated activation [r, f/2], of x's
+        type and without gaps, as x is.
 
         name: one of those of `kernels.bias_activation`.
         """
@@ -92,13 +96,12 @@ class Engine(Protocol):
         self, name: str, x: Array, bias: Array | None, dy: Array, dx: Array, bias_gradient: Array | None
     ) -> None:
         """dx [r, f] from dy, which has the shape of the activation's result; bias_gradient float32 [f], unless None:
-        the sum of dx's rows. name, x and bias are as `activation` got them."""
+        the sum of dx's rows, rounded or not. name, x and bias are as `activation` got them; dy and dx are of x's type
+        and without gaps."""
 
     def product_type(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """The type in which products of arrays of this type are multiplied: itself, or float32 where that is faster.
-
-        What is multiplied more than once is best brought to it first.
-        """
+        """The type to which an operand of this type is best converted before it is multiplied more than once: itself,
+        or float32."""
 
     def score_exponentials(
         self, keys: Array, queries: Array, out: Array, scale: float,
@@ -135,6 +138,6 @@ class Engine(Protocol):
         """out [r, c] = weight exp(x - maximum), maximum and weight float32 [r]; out may be x itself."""
 
     def adamw(self, param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:
-        """AdamW in place, all float32 [c]: exp_avg = beta1 exp_avg + gradient_factor grad, exp_avg_sq = beta2
-        exp_avg_sq + (square_factor grad)^2, param = decay param - step_size exp_avg / (inverse_correction
+        """AdamW, all float32 [c], in place but for grad: exp_avg = beta1 exp_avg + gradient_factor grad, exp_avg_sq =
+        beta2 exp_avg_sq + (square_factor grad)^2, param = decay param - step_size exp_avg / (inverse_correction
         sqrt(exp_avg_sq) + epsilon)."""

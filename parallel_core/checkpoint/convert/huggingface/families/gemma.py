@@ -1,5 +1,5 @@
-"""Gemma 2 and 3 (Gemma Team, 2024 and 2025): norms before and after each half of a layer, windows, capped logits,
-in Gemma 2 capped scores, too."""
+"""Gemma 2 and 3 (Gemma Team, 2024 and 2025): norms before and after each half of a layer, and windows; in Gemma 2
+capped logits and scores, in Gemma 3 norms of queries' and keys' heads."""
 
 from collections.abc import Mapping
 from math import sqrt

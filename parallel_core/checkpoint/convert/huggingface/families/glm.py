@@ -1,5 +1,5 @@
 """GLM-4.5 and 4.6 (Z.ai, 2025): layers of experts, and attention in which half of each head's channels rotate; GLM-5
-(2026): layers of experts, and sparse latent attention, in which some layers share the choice of keys of another layer's
+(2026): layers of experts, and sparse latent attention, in which layers can share the choice of keys of another layer's
 indexer (arXiv 2603.12201)."""
 
 from collections.abc import Mapping

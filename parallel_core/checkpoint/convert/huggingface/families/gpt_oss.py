@@ -1,5 +1,5 @@
-"""gpt-oss (OpenAI, 2025): attention sinks, windows in every other layer, clamped experts with biases; a file has the
-weights of a layer's experts stacked in one tensor."""
+"""gpt-oss (OpenAI, 2025): attention sinks, windows in every other layer, clamped experts with biases; in files
+each weight and each bias of a layer's experts is stacked in one tensor."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Hunyuan (Tencent, 2025): heads are normed after they are rotated; rotary positions are stretched by one number,
-alpha."""
+"""Hunyuan (Tencent, 2025): heads of queries and keys are normed after they are rotated; rotary positions can be
+stretched by one number, alpha."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,6 @@
-"""LongCat-Flash (Meituan, 2025): layers of two halves, each with attention and a dense block; experts whose input is
-the first half's and whose result is added behind the second; experts that do nothing."""
+"""LongCat-Flash (Meituan, 2025): layers of two halves, each with attention and a dense block; experts that read the
+input of the first half's dense block, and whose result is added behind the second half; experts that return their
+input."""
 
 from typing import Any
 

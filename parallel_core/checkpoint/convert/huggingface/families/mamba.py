@@ -1,7 +1,7 @@
 """Mamba-2 (Dao and Gu, 2024), and Nemotron-H (NVIDIA, 2025): layers of one part each.
 
-In these tables names of a layer's parameters have its kind behind its number, as `read.by_kind` gives it; files lack
-it.
+In these tables the files' names of a layer's parameters have its kind behind its number, as `read.by_kind` adds it;
+in the files they lack it.
 """
 
 from collections.abc import Mapping

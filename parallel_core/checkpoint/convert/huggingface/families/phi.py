@@ -1,4 +1,4 @@
-"""Phi-3 (Microsoft, 2024): fused projections, and rotary positions that LongRoPE stretches."""
+"""Phi-3 (Microsoft, 2024): fused projections, and rotary positions that LongRoPE can stretch."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -2,7 +2,7 @@
 
 With x^ the normalized input, g = dy * scale and c(.) the mean over a row (0 for RMS norm, which doesn't centre):
     dx = (g - c(g) - x^ * mean(g * x^)) / deviation      dscale = sum dy * x^      dshift = sum dy
-Row means are matrix-vector products with `scale`: mean(g * x^) = (dy * x^) scale / h needs no array of its own.
+The gradient's row means are matrix-vector products with `scale`: mean(g * x^) = (dy * x^) scale / h.
 """
 
 from functools import lru_cache

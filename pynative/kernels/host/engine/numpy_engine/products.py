@@ -1,4 +1,4 @@
-"""Matrix products by numpy's BLAS, and tiles of attention's scores, in place."""
+"""Matrix products by numpy's BLAS, and tiles of attention's scores."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The engine of oneDNN's primitives, where the library is there; numpy computes those that it lacks."""
+"""The engine of oneDNN's primitives, where the library is there; numpy computes the rest."""
 
 import math
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def _or_numpy(primitive: Callable[P, bool], numpys: Callable[P, None]) -> Callab
 
 
 class OneDnnEngine(NumpyEngine):
-    """The engine of `interface.Engine` by oneDNN, and by numpy where oneDNN has no fast primitive."""
+    """The engine of `interface.Engine` by oneDNN, and by numpy where oneDNN has no fast primitive or is not used."""
 
     name = "oneDNN"
 

@@ -1,5 +1,5 @@
-"""Sums, cross entropy and an optimizer's update by oneDNN's binary primitives, with operations on their results fused
-into them.
+"""Sums, cross entropy's exponentials and an optimizer's update by oneDNN's binary primitives, with operations on their
+results fused into them.
 
 An update takes three passes over memory, one for each average and one for the parameter from both; each works in
 place, without arrays for what lies between. Factors that change from step to step come in as arrays of one entry, so
@@ -20,7 +20,7 @@ from pynative.onednn.primitives import Binary, Eltwise, Sum
 
 def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> bool:
     """Fill out with (x + bias) mask + residual, without those that are None; False, and nothing done, where oneDNN
-    cannot or all are None."""
+    cannot or bias, mask and residual are all None."""
     steps = [(Algorithm.ADD, bias), (Algorithm.MULTIPLY, mask), (Algorithm.ADD, residual)]
     if residual is not None and mask is None and residual.dtype != x.dtype:
         # The result must have the first operand's type; the others may have any.

@@ -76,11 +76,14 @@ class BatchEntry:
         kept = tuple(slice(stop if axis in axes else None) for axis in range(self.array.ndim))
         return replace(self, array=self.array[kept])
 
-    def with_rows(self, rows: int) -> "BatchEntry":
-        """The entry with rows of zeros behind its own, `rows` altogether."""
+    def with_rows(self, rows: int, repeats: bool = False) -> "BatchEntry":
+        """The entry with rows of zeros behind its own, or (repeats) with copies of its last row; `rows` altogether."""
 
         def filled(part: Array) -> Array:
-            return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
+            made = np.zeros((rows - len(part), *part.shape[1:]), part.dtype)
+            if repeats and len(part):
+                made[:] = part[-1]
+            return np.concatenate([part, made])
 
         whole, tokens = (None if part is None else filled(part) for part in (self.whole, self.row_tokens))
         return replace(self, array=filled(self.array), whole=whole, row_tokens=tokens)
@@ -93,12 +96,20 @@ class BatchEntry:
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """A copy of the batch with rows of zeros behind those of each `BatchEntry`, `rows` altogether; an entry that has as
-    many or more, and anything else, stays. No token of the new rows counts: if labels are filled up and the batch has
-    no loss mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
-    short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
-    if LABELS in short and LOSS_MASK not in batch:
+    many or more, and anything else, stays.
+
+    The new rows of an attention mask are copies of its last one; a mask of one row beside an entry with more is that of
+    all rows, and stays. No token of the new rows counts: if labels are filled up and the batch has no loss mask, or
+    None for one, it gets a mask that is 1 in the old rows and 0 in the new ones.
+    """
+    entries = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry)}
+    short = {name: entry for name, entry in entries.items() if len(entry.array) < rows}
+    most = max((len(entry.array) for entry in entries.values()), default=0)
+    if ATTENTION_MASK in short and len(short[ATTENTION_MASK].array) == 1 < most:
+        del short[ATTENTION_MASK]
+    if LABELS in short and batch.get(LOSS_MASK) is None:
         short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
-    return {**batch, **{name: entry.with_rows(rows) for name, entry in short.items()}}
+    return {**batch, **{name: entry.with_rows(rows, name == ATTENTION_MASK) for name, entry in short.items()}}
 
 
 def tokens_ahead(sequences: Array, places: int) -> Array:

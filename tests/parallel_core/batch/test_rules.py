@@ -168,3 +168,20 @@ def test_a_batch_is_filled_up():
             assert not counts.array[rows:].any() and full["labels"].tokens == rows * 8
             np.testing.assert_array_equal(full["labels"].array[:rows], arrays["labels"])
     assert filled_up(entries, 3) == entries
+
+
+def test_a_mask_of_one_row_is_that_of_all_rows():
+    """`filled_up` leaves an attention mask of one row beside entries with more; where it stands alone, as in the middle
+    of a pipeline, each new row has its row, so that none sees later tokens."""
+    shared = BatchEntry.of("attention_mask", batch(1)["attention_mask"])
+    entries = {name: BatchEntry.of(name, array) for name, array in batch(2).items()} | {"attention_mask": shared}
+    assert filled_up(entries, 2) == entries and RULES.mistakes(entries) == []
+    assert filled_up(entries, 4)["attention_mask"] is shared
+    alone = filled_up({"attention_mask": shared}, 2)["attention_mask"].array
+    np.testing.assert_array_equal(alone, batch(2)["attention_mask"])
+
+
+def test_none_is_no_loss_mask():
+    """A batch that is filled up and has None for its loss mask gets a mask of 0 in the new rows."""
+    entries = {"labels": BatchEntry.of("labels", batch(1)["labels"]), "loss_mask": None}
+    assert filled_up(entries, 2)["loss_mask"].array.tolist() == [[1] * 8, [0] * 8]

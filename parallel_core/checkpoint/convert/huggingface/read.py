@@ -321,7 +321,7 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
         called = {ours: names[0] for ours, names, _ in family.parameters}
         for number, end in product(range(further.get("num_layers") or 0), ENDS):
             copy = fill(called[f"{FURTHER_LAYERS[0]}{{layer}}.{end}"], (number,))
-            theirs[_beyond(copy, layers)] = theirs[called[end]]
+            theirs[_beyond(copy, layers)] = theirs.get(called[end]) or theirs[called[ENDS[0]]]
     return _stacked(theirs) if family.stacks_experts else theirs
 
 

@@ -130,3 +130,19 @@ def test_layers_that_predict_further_are_deepseeks(repeated, tmp_path):
     assert again.weights.keys() == model.weights.keys()
     for name, tensor in model.weights.items():
         np.testing.assert_array_equal(again.weights[name].read(), tensor.read(), err_msg=name)
+
+
+def test_a_table_of_experts_has_a_row_for_each_id():
+    """`with_ids` cuts the tables of hash layers to the tokenizer's ids, as the network then has them; for more ids than
+    a table has it is refused."""
+    model = formats.read(folder_of("deepseek_v4"), "hf")
+    ids = model.unpadded_vocab_size
+    fewer, padded = model.with_ids(ids - 3), model.with_rows(ids + 5)
+    table = next(name for name in model.weights if name.endswith("tid2eid"))
+    for changed, rows in ((fewer, ids - 3), (padded, ids)):
+        assert changed.weights[table].shape[0] == changed.unpadded_vocab_size == rows
+        (chunk,) = model_chunks(serialise.config_of(changed.settings).model_config)
+        assert chunk.untrained()[table].shard.shape == changed.weights[table].shape
+    assert model.weights[table].shape[0] == ids
+    with pytest.raises(ValueError, match=f"--vocab-size {ids + 1}: .*tid2eid names the experts of {ids} ids"):
+        model.with_ids(ids + 1)

@@ -117,6 +117,17 @@ def publish(root: Path, iteration: int) -> Path:
     return final
 
 
+def withdraw(root: Path, iteration: int) -> None:
+    """Remove what `begin`, and maybe a `publish` that failed, left of an iteration, and put an earlier checkpoint of it
+    back; nothing is removed if the tracker file names it by now."""
+    named = None
+    with suppress(OSError, ValueError):
+        named = int(read_plain(root / TRACKER))
+    if not partial_directory(root, iteration).exists() and named != iteration:
+        delete(root / checkpoint_name(iteration))
+    clean(root)
+
+
 def _date(manifest: Path, root: Path) -> None:
     """Set a manifest's modification time after those of all checkpoints in `root`: the order of publication is found by
     it, also where the clock went back or counts seconds."""

@@ -93,10 +93,11 @@ class Router(Block):
         moe = config.moe_config
         assert moe.num_experts is not None, "a dense layer has no router"
         hashed = number is not None and number < min(moe.hash_layers, config.num_layers)
-        asked = ROUTER_DTYPES.get(moe.moe_router_dtype or "")
+        dtype = ROUTER_DTYPES.get(moe.moe_router_dtype or "")
         return cls(
             config.hidden_size, moe.num_choices, moe.moe_router_topk, config.initial_std, config.params_dtype,
-            config.add_bias_linear, moe.has_expert_bias and not hashed, asked if asked != config.compute_dtype else None,
+            config.add_bias_linear, moe.has_expert_bias and not hashed,
+            dtype if dtype != config.compute_dtype else None,
             between_regions(config), tuple(counted_loads(config)), config.lora_config.use_lora,
             config.unpadded_vocab_size if hashed else None, moe.moe_enable_routing_replay,
         )  # fmt: skip

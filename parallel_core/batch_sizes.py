@@ -36,7 +36,7 @@ class BatchSizes:
         start_increment_samples = settings.rampup_batch_size
         ramp = None if start_increment_samples is None else tuple(start_increment_samples)
         pairs = (tuple(pair) for pair in settings.step_batch_size_schedule or ())
-        schedule = tuple((pair[0] // seq_length, *pair[1:]) for pair in pairs)
+        schedule = tuple((*(tokens // seq_length for tokens in pair[:1]), *pair[1:]) for pair in pairs)
         return cls(settings.global_batch_size, ramp, schedule)  # type: ignore[arg-type]
 
     @property
@@ -44,10 +44,11 @@ class BatchSizes:
         """Whether the sizes are possible: all above 0, the last one `final`; a schedule's thresholds rise from 0, and a
         ramp's increments meet `final` exactly. True without a schedule and a ramp."""
         if self.schedule:
-            starts = [pair[0] for pair in self.schedule]
+            if not all(len(pair) == 2 and pair[1] > 0 for pair in self.schedule):
+                return False
+            starts = [start for start, _ in self.schedule]
             rises = starts[0] == 0 and all(one < other for one, other in pairwise(starts))
-            whole = all(len(pair) == 2 and pair[1] > 0 for pair in self.schedule)
-            return rises and whole and self.schedule[-1][1] == self.final
+            return rises and self.schedule[-1][1] == self.final
         if self.ramp is None:
             return True
         start, increment, samples = (*self.ramp, 0, 0, 0)[:3]

@@ -201,9 +201,10 @@ class StepBatch:
     def _without_padding(self, name: str, entry: Any, number: int) -> Any:
         """A micro-batch's entry cut to its longest row (`LENGTHS`); where all rows are filled up, with length 0, it
         stays."""
-        if LENGTHS not in self.entries or not isinstance(entry, BatchEntry):
+        lengths = self.entries.get(LENGTHS)
+        if not isinstance(lengths, BatchEntry) or not isinstance(entry, BatchEntry):
             return entry
-        longest = int(self._rows(self.entries[LENGTHS], number).array.max())
+        longest = int(self._rows(lengths, number).array.max())
         return entry.positions(name, longest) if longest else entry
 
     def _rows(self, entry: Any, number: int) -> Any:

@@ -351,6 +351,7 @@ BAD = [
     ("--gate-multiplier 2", 1, "--gate-multiplier 2: needs a gated activation"),
     (f"{LATENT} --attention-output-gate", 1, "--attention-output-gate"),
     ("--position-embedding-type rope --rope-scaling-type longrope", 1, "--rope-scaling-type longrope"),
+    ("--rope-scaling-original-max-position-embeddings 1", 1, "--rope-scaling-original-max-position-embeddings 1"),
     ("--multi-head-latent-attention --q-lora-rank 8", 1, "--multi-head-latent-attention"),
     ("--num-experts 8 --moe-router-topk 9", 1, "--moe-router-topk 9"),
     ("--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-topk 3", 1, TOO_MANY),

@@ -1,5 +1,7 @@
 """Growing batch sizes (--rampup-batch-size, --step-batch-size-schedule) are Megatron's."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,15 @@ def test_a_schedule_counts_tokens():
     sizes = BatchSizes(32, None, tuple((tokens // 10, size) for tokens, size in pairs))
     assert sizes.is_sound and sizes.sizes() == [8, 16, 32]
     assert [sizes.at(seen) for seen in (0, 99, 100, 999, 1000, 10**6)] == [8, 8, 16, 16, 32, 32]
+
+
+SIZES = {"global_batch_size": 8, "rampup_batch_size": None}
+
+
+@pytest.mark.parametrize("pairs", [[[]], [[0, 8], []], [[0]], [[0, 8, 1]]])
+def test_a_schedule_of_other_than_pairs_is_not_sound(pairs):
+    """A schedule with an entry that is no pair, also an empty one, is no schedule."""
+    assert not BatchSizes.of(SimpleNamespace(**SIZES, step_batch_size_schedule=pairs), 10).is_sound
 
 
 def test_a_ramp_over_no_samples_has_no_sizes_but_the_final_one():

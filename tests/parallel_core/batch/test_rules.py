@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parallel_core.batch.micro_batches import BatchEntry, ContextShard, filled_up
+from parallel_core.batch.micro_batches import BatchEntry, ContextShard, StepBatch, filled_up
 from parallel_core.batch.rules import BatchRules
 from parallel_core.context import RING, ContextLayout
 from tests.support.engine import TINY, config_of
@@ -179,6 +179,15 @@ def test_a_mask_of_one_row_is_that_of_all_rows():
     assert filled_up(entries, 4)["attention_mask"] is shared
     alone = filled_up({"attention_mask": shared}, 2)["attention_mask"].array
     np.testing.assert_array_equal(alone, batch(2)["attention_mask"])
+
+
+def test_lengths_are_an_array_or_none():
+    """Lengths as a list are a mistake; None cuts no micro-batch."""
+    (found,) = mistakes(RULES, batch(2, lengths=[8, 8]), 1)
+    assert found.startswith("lengths is a list: must be a numpy array")
+    given = {"tokens": BatchEntry.of("tokens", batch(2)["tokens"]), "lengths": None}
+    made = StepBatch(given, 1, ContextShard(ContextLayout(), 0)).micro_batch(0)
+    assert RULES.mistakes(given) == [] and made["tokens"].array.shape == (2, 8)
 
 
 def test_none_is_no_loss_mask():

@@ -85,3 +85,15 @@ class BatchSizes:
         while taken <= last and taken + self.at(taken) <= samples:
             taken, steps = taken + self.at(taken), steps + 1
         return steps if taken <= last else steps + (samples - taken) // self.at(taken)
+
+    def place(self, seen: int, samples: int, drops: bool) -> int:
+        """The number of the sample, from 0 in data of `samples` that are read over and over in whole steps, at which
+        the step after `seen` samples begins. drops: a step for which a pass has too few samples left begins with the
+        next pass; else it is the pass's last."""
+        place = taken = 0
+        while True:
+            size = self.at(taken)
+            place = 0 if place + (size if drops else 1) > samples else place
+            if taken >= seen:
+                return place
+            place, taken = place + size, taken + size

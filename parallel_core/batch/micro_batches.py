@@ -130,12 +130,7 @@ class ContextShard:
     def sequence(self, array: Array, name: str = "array") -> Array:
         """The rank's positions of whole sequences [b, s, ...]. name: the entry's, for the error. Raises ValueError
         unless s is a multiple of the layout's `divisor`."""
-        length, divisor = array.shape[1], self.layout.divisor
-        if length % divisor:
-            raise ValueError(
-                f"{name!r} has sequences of {length}: must be a multiple of {divisor} with --context-parallel-size "
-                f"{self.layout.size}; pad them or change the size"
-            )
+        length = self._length(array, name, 1, self.layout.divisor)
         return _take(array, self.layout.positions(length, self.rank), 1)
 
     def queries(self, array: Array, name: str = ATTENTION_MASK) -> Array:
@@ -143,16 +138,28 @@ class ContextShard:
         rank, with all keys. name: the entry's, which tells the axis of queries.
 
         With a ring these are the queries of the rank's place in the ring; with Ulysses alone all queries, since a rank
-        then attends with whole sequences and some of the heads. Raises AssertionError unless s is a multiple of 2r in a
+        then attends with whole sequences and some of the heads. Raises ValueError unless s is a multiple of 2r in a
         ring of r > 1 ranks.
         """
-        axis = QUERY_AXES[name]
-        return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
+        axis, ring = QUERY_AXES[name], self.layout.ring
+        length = self._length(array, name, axis, 2 * ring if ring > 1 else 1)
+        return _take(array, self.layout.ring_positions(length, self.rank // self.layout.ulysses), axis)
+
+    def _length(self, array: Array, name: str, axis: int, divisor: int) -> int:
+        """The length of the sequences along an axis of the entry `name`. Raises ValueError unless it is a multiple of
+        the divisor."""
+        length: int = array.shape[axis]
+        if length % divisor:
+            raise ValueError(
+                f"{name!r} has sequences of {length}: must be a multiple of {divisor} with --context-parallel-size "
+                f"{self.layout.size}; pad them or change the size"
+            )
+        return length
 
     def entry(self, name: str, entry: Any) -> Any:
         """A `BatchEntry` of whole sequences -> one of this rank's shards (`sequence`; `queries` of what says which keys
         a query sees). With one context-parallel rank all stay; else an entry that is sharded already, one without
-        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence`, AssertionError as `queries`."""
+        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence` and `queries`."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)

@@ -76,13 +76,15 @@ def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]"
     """A sentence about a file that is missing, unreadable, or differs from its record in size or checksums, with the
     names of up to five damaged tensors; None if it does not. All bytes are read, but for a record without checksums,
     where the size alone is compared. opens: the function that opens it, such as `TensorFile`."""
-    if not path.is_file():
-        return f"{path}: missing"
-    if path.stat().st_size != record.size:
-        return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
-    _fetch_ahead(path)
     try:
+        if not path.is_file():
+            return f"{path}: missing"
+        if path.stat().st_size != record.size:
+            return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
+        _fetch_ahead(path)
         wrong = opens(path).changed(record.crc32) if record.crc32 else []
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror or error})"
     except ValueError as error:
         return str(error)
     if wrong:

@@ -79,3 +79,15 @@ def test_a_run_in_samples_counts_its_steps():
     assert ramp.training_config.training_iters == 4  # 4 + 8 + 12 + 12 of 40
     steps = config_of([*flags.split(), "--step-batch-size-schedule", "0:4 120:8"], 1)
     assert (steps.dataset_config.global_batch_size, steps.training_config.training_iters) == (8, 6)
+
+
+@pytest.mark.parametrize(
+    ("drops", "places"), [(True, [0, 4, 0, 0, 0]), (False, [0, 4, 12, 0, 12])], ids=["drop", "keep"]
+)
+def test_a_step_begins_in_a_pass_over_the_data(drops, places):
+    """Steps of 4, 8 and then 12 samples over 15: a pass that has too few left is over, or its last step is smaller."""
+    sizes, found, seen = BatchSizes(12, (4, 4, 8)), [], 0
+    for _ in places:
+        found.append(sizes.place(seen, 15, drops))
+        seen += sizes.at(seen)
+    assert found == places

@@ -3,6 +3,7 @@ the same network."""
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -146,3 +147,22 @@ def test_a_table_of_experts_has_a_row_for_each_id():
     assert model.weights[table].shape[0] == ids
     with pytest.raises(ValueError, match=f"--vocab-size {ids + 1}: .*tid2eid names the experts of {ids} ids"):
         model.with_ids(ids + 1)
+
+
+def test_stacked_experts_are_counted_apart(tmp_path):
+    """A model with more experts than its files have tensors, which hold all experts of a layer, is read; more experts
+    than the stacks have are refused."""
+    shutil.copytree(folder_of("gpt_oss"), tmp_path, dirs_exist_ok=True)
+    tensors = {name: tensor.read() for name, tensor in read_tensors(tmp_path).items()}
+    more = {name: np.concatenate([array] * 32) for name, array in tensors.items() if ".mlp." in name}
+    write_tensors(
+        tmp_path / "model.safetensors", {name: of_array(array) for name, array in {**tensors, **more}.items()}
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    experts = config["num_local_experts"] * 32
+    assert experts > len(tensors)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_local_experts": experts}))
+    assert formats.read(tmp_path, "hf").settings["moe_config"]["num_experts"] == experts
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_local_experts": 10**9}))
+    with pytest.raises(ValueError, match="num_local_experts 1000000000: the files have no more than"):
+        formats.read(tmp_path, "hf")

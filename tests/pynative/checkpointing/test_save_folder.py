@@ -201,7 +201,7 @@ def save_as_a_script(backend, root: Path, step: int, process: str = "first", **n
 
 def test_a_scripts_checkpoints_are_kept_as_well(tmp_path):
     """`save_checkpoint` of a script keeps all unless keep_checkpoint_max is given; moves another process's checkpoints
-    aside; refuses a folder that another job holds."""
+    aside; refuses a folder that another job holds, and leaves what that one writes as it is."""
     for step in range(7):
         assert run(1, save_as_a_script, tmp_path, step) == [""]
     assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
@@ -209,8 +209,11 @@ def test_a_scripts_checkpoints_are_kept_as_well(tmp_path):
     assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6] and iterations(tmp_path / "earlier_1") == [6]
     other = hold(tmp_path)
     try:
+        partial = commit.begin(tmp_path, 7)
+        (partial / "of the other").touch()
         (text,) = run(1, save_as_a_script, tmp_path, 7)
         assert f"process {other.pid} on" in text and iterations(tmp_path)[-1] == 6
+        assert (partial / "of the other").exists()
     finally:
         other.kill()
         other.wait()

@@ -154,8 +154,8 @@ class Saving:
         self._delete_surplus()
 
     def end(self) -> None:
-        """Delete what is left of an incomplete folder, unless another job holds the lock, whose folder it may be; release
-        the lock. On rank 0 alone."""
+        """Delete what is left of an incomplete folder, unless the lock is another job's, which may be writing there,
+        and release the lock, on rank 0."""
         if not self.is_publisher:
             return
         with suppress(OSError):

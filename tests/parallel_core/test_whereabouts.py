@@ -42,8 +42,8 @@ def test_the_members_of_a_message_that_came():
 
 @pytest.mark.parametrize("one", [waiting(1, 2), BUSY])
 def test_an_answer_travels_as_text(one):
-    """An answer survives packing to text; of a stack that is too long the outermost frames are left out, and of too many
-    calls, each of a large group, the last ones."""
+    """An answer survives packing to text; of a stack that is too long the outermost frames are left out, and of
+    too many calls, each of a large group, the last ones."""
     assert Whereabouts.unpacked(one.packed()) == one
     deep = Whereabouts(0, stack=tuple(f"{number} {'x' * 1000}" for number in range(30)))
     kept = Whereabouts.unpacked(deep.packed()).stack

@@ -200,8 +200,8 @@ def save_as_a_script(backend, root: Path, step: int, process: str = "first", **n
 
 
 def test_a_scripts_checkpoints_are_kept_as_well(tmp_path):
-    """`save_checkpoint` of a script keeps all unless keep_checkpoint_max is given, which is not 0; moves another process's checkpoints
-    aside; refuses a folder that another job holds, and leaves what that one writes as it is."""
+    """`save_checkpoint` of a script keeps all unless keep_checkpoint_max is given, of which 0 is refused; moves another
+    process's checkpoints aside; refuses a folder that another job holds, and leaves what that one writes as it is."""
     for step in range(7):
         assert run(1, save_as_a_script, tmp_path, step) == [""]
     assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6]

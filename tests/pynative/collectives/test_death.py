@@ -102,8 +102,8 @@ def come_late(backend, address):
 
 
 def test_a_late_rank_is_named_at_the_time_out():
-    """PeerLate on both ranks names the rank that waits in a barrier beyond the time-out, and the one it waits for; after
-    it neither rank counts as waiting."""
+    """PeerLate on both ranks names the rank that waits in a barrier beyond the time-out, and the one it waits for;
+    after it neither rank counts as waiting."""
     for text in run(2, come_late, "late"):
         assert "rank 0 waited in barrier" in text and "for rank 1 (pid " in text and "in no collective" in text
 

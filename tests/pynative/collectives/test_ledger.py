@@ -36,8 +36,8 @@ def test_a_record_has_room_in_a_group_of_any_size(ranks):
 
 
 def test_a_signature_that_is_cut_within_a_character_is_compared():
-    """Signatures that differ, and are cut at 2,048 bytes in the middle of a character, are CollectiveMismatch that names
-    both calls."""
+    """Signatures that differ, and are cut at 2,048 bytes in the middle of a character, are CollectiveMismatch that
+    names both calls."""
     calls = [Call("x" * 2046 + "\u20ac", "a.py:1", 1), Call("y" + "x" * 2046 + "\u20ac", "b.py:2", 1)]
     for mine, theirs in (calls, calls[::-1]):
         with pytest.raises(CollectiveMismatch, match=r"a.py:1.*b.py:2"):

@@ -23,7 +23,9 @@ STRANGERS = {
     "nested": "[" * 100_000,
     "infinite": json.dumps({"world_size": float("inf"), "member": MEMBER, "secret": "", "rank": 1e999, "token": "t"}),
     "a list": "[]",
-    "no number": json.dumps({"world_size": 2, "member": MEMBER | {"rank": [1]}, "secret": "", "rank": "x", "token": "t"}),
+    "no number": json.dumps(
+        {"world_size": 2, "member": MEMBER | {"rank": [1]}, "secret": "", "rank": "x", "token": "t"}
+    ),
     "other fields": json.dumps({"world_size": 2, "member": {"rank": 1}, "secret": "", "token": "t"}),
 }
 

@@ -173,7 +173,7 @@ def buckets_by_hand(backend) -> None:
                 assert bucket.params[0].main_grad.asnumpy().max() <= backend.rank + 1.0
                 bucket.register_grad_ready(parameter)
             bucket.final_grad_reduce()
-            with pytest.raises(ValueError, match="register_grad_ready: .* is not among the parameters of"):
+            with pytest.raises(ValueError, match=r"register_grad_ready: .* is not among the parameters of"):
                 bucket.register_grad_ready(model.flat_buffers.buckets[-1].params[-1].clone())
             assert all((parameter.main_grad.asnumpy() == 3.0).all() for parameter in bucket.params)
         reducer = ParallelTrainingReducer(bucket.params, config.training_config)

@@ -108,10 +108,10 @@ def test_every_tokenizer_flag_reaches_the_tokenizer(tmp_path):
 
 
 def test_flags_without_a_type_do_not_drop_a_folders_tokenizer(tmp_path):
-    """--tokenizer-kwargs alone go to the tokenizer of the folder --load, --tokenizer-model names another folder's; where
-    no folder has one, and for --vocab-file, the type is asked for."""
+    """--tokenizer-kwargs alone go to the tokenizer of the folder --load, --tokenizer-model names another folder's;
+    where no folder has one, and for --vocab-file, the type is asked for."""
     folder, other = unpack("hf/llama", tmp_path), tmp_path / "other"
-    with pytest.raises(ValueError, match="--tokenizer-kwargs .* add --tokenizer-type"):
+    with pytest.raises(ValueError, match=r"--tokenizer-kwargs .* add --tokenizer-type"):
         run(1, tokenizer_named, folder, "--tokenizer-kwargs", "a", "b")
     other.mkdir()
     for place in (folder, other):
@@ -121,7 +121,7 @@ def test_flags_without_a_type_do_not_drop_a_folders_tokenizer(tmp_path):
     assert own.tokenizer_kwargs == ("a", "b")
     others = run(1, tokenizer_named, folder, "--tokenizer-model", str(other))[0]
     assert (others.tokenizer_type, others.tokenizer_model) == ("HuggingFaceTokenizer", str(other))
-    with pytest.raises(ValueError, match="--vocab-file .* add --tokenizer-type"):
+    with pytest.raises(ValueError, match=r"--vocab-file .* add --tokenizer-type"):
         run(1, tokenizer_named, folder, "--vocab-file", "v.json")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 
+from parallel_core.numerics.loss_scale import ConstantLossScaler, LossScaler
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
 from tests.support.layouts import Rows
@@ -99,6 +100,28 @@ def test_a_loop_of_ones_own_stops_as_the_configuration_says(flags, fields, stops
     loss scaler, and the wrapper's field asks for none."""
     with pytest.raises(FloatingPointError, match="is not finite") if stops else nullcontext():
         run(1, spoilt, flags, fields)
+
+
+def checked(backend, scaler: LossScaler | None) -> set[bool]:
+    """Whether buckets of a wrapped model are checked in a training step that is given this loss scaler."""
+    from pynative.optimizer import get_optimizer
+    from pynative.training.train_step import TrainOneStepCell
+    from pynative.training.training import get_model
+
+    config = config_of(BATCHES, backend.world_size)
+    with job(backend, config):
+        model = get_model(wrapped(config), config)
+        optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
+        sections = config.training_config, config.model_config
+        step = TrainOneStepCell(model, optimizer, None, *sections, loss_scaler=scaler)
+        return {bucket.is_checked for bucket in step.buffers.buckets}
+
+
+def test_a_step_with_a_loss_scaler_of_its_own_does_not_stop():
+    """A loss scaler that a script gives to the step, not the configuration, skips updates whose gradients overflow,
+    also of a wrapped model."""
+    assert run(1, checked, None) == [{True}]
+    assert run(1, checked, ConstantLossScaler(8.0)) == [{False}]
 
 
 class Net(nn.Cell):

@@ -82,8 +82,8 @@ class ConversationEncoder:
         return self._cut(written, template.style.cuts_by_share)
 
     def _message(self, place: int, message: Message, conversation: Conversation) -> list[int]:
-        """The ids of message `place`, behind the text that opens the conversation or separates turns. Of a system message
-        in the user's, the first slot counts, as in MindSpeed-LLM."""
+        """The ids of message `place`, behind the text that opens the conversation or separates turns. Of a system
+        message in the user's, the first slot counts, as in MindSpeed-LLM."""
         template = self.template
         assert template
         opening: list[Any] = []

@@ -81,8 +81,8 @@ def test_a_chat_template_reads_tools_and_documents(name):
 @pytest.mark.parametrize(
     "template",
     [
-        "{{ messages[0].upper() }}",
-        "{{ [].pop() }}",
+        "{{ messages[0] | dictsort }}",
+        "{{ '{0}'.format() }}",
         "{{ 'a'.encode('no such encoding') }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ],

@@ -58,11 +58,12 @@ class Whereabouts:
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
-        """The value as JSON; outermost frames of the stack are left out until it has at most 14,000 bytes
-        (`_LARGEST`) or no frame is left."""
-        frames = list(self.stack)
-        while len(text := json.dumps(asdict(self) | {"stack": frames}).encode()) > _LARGEST and frames:
-            frames.pop(0)
+        """The value as JSON of at most 14,000 bytes (`_LARGEST`): outermost frames of the stack are left out until it
+        fits, and where no frame is left the last calls under way."""
+        values = asdict(self)
+        frames, calls = values["stack"], values["standing"] = list(self.stack), list(values["standing"])
+        while len(text := json.dumps(values).encode()) > _LARGEST and (frames or calls):
+            frames.pop(0) if frames else calls.pop()
         return text.decode()
 
     @staticmethod
@@ -134,15 +135,14 @@ def late(found: Sequence[Whereabouts]) -> set[int]:
 
 
 def _messages(found: Sequence[Whereabouts]) -> list[str]:
-    """A line for each operation, name of a group and number of the calls in which ranks wait: members that came, and
-    those that did not."""
-    missing: dict[tuple[str, str, int], tuple[Standing, set[int]]] = {}
+    """A line for every call in which a rank waits: members that came, and those that did not."""
+    missing: dict[tuple[str, str, int, tuple[int, ...]], tuple[Standing, set[int]]] = {}
     for one in found:
         for message in one.standing[: one.waits]:
-            key = message.operation, message.group, message.number
+            key = message.operation, message.group, message.number, message.members
             missing.setdefault(key, (message, set(message.members)))[1].discard(one.rank)
     return [
         f"{operation} of group {group}, call {number}: came {_ranks([r for r in message.members if r not in absent])}; "
         f"did not come {_ranks(sorted(absent))}"
-        for (operation, group, number), (message, absent) in missing.items()
+        for (operation, group, number, _), (message, absent) in missing.items()
     ]

@@ -75,17 +75,18 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
 
 
 def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]") -> str | None:
-    """A sentence about a file that is missing, has another size than its record says or, if the record has checksums,
-    is unreadable or has other ones, with the names of up to five damaged tensors; None if nothing is found. opens: the
-    function that opens it, such as `TensorFile`. Raises OSError for a file that cannot be opened (no read
-    permission)."""
-    if not path.is_file():
-        return f"{path}: missing"
-    if path.stat().st_size != record.size:
-        return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
-    _fetch_ahead(path)
+    """A sentence about a file that is missing, unreadable, or differs from its record in size or checksums, with the
+    names of up to five damaged tensors; None if it does not. All bytes are read, but for a record without checksums,
+    where the size alone is compared. opens: the function that opens it, such as `TensorFile`."""
     try:
+        if not path.is_file():
+            return f"{path}: missing"
+        if path.stat().st_size != record.size:
+            return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
+        _fetch_ahead(path)
         wrong = opens(path).changed(record.crc32) if record.crc32 else []
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror or error})"
     except ValueError as error:
         return str(error)
     if wrong:

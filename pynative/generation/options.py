@@ -104,15 +104,15 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 
 def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Options of the data section: those of TOKENIZER that flags give, with --patch-tokenizer-type for the HuggingFace
-    tokenizer of --tokenizer-model or --load; without these flags those for the tokenizer in the folder --load, if it
-    has one. The entry "tokenizer" has the tokenizer's own settings that flags give. Raises ValueError for a damaged
-    file of that folder's tokenizer."""
+    """Options of the data section for the tokenizer that flags name. Without a type and files it is that of the
+    HuggingFace folder --tokenizer-model, or else --load, if it has one; else it has no type. The entry "tokenizer" has
+    the tokenizer's own settings that flags give."""
     named = _given(options, TOKENIZER)
+    folder = Path(named.get("tokenizer_model", options.load))
     if options.patch_tokenizer_type is not None:
         named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
-    elif not named and has_tokenizer(options.load):
-        named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(options.load)}
+    elif not named.keys() & {"tokenizer_type", "vocab_file", "merge_file"} and has_tokenizer(folder):
+        named = {**named, "tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(folder)}
     return {**named, "tokenizer": _given(options, [setting.name for setting in fields(TokenizerConfig)])}
 
 
@@ -183,12 +183,14 @@ def config_of(
     """The configuration for inference of the model in a checkpoint of any tool, and of its tokenizer.
 
     dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
-    that replace the checkpoint's, one by one; so do those in its entry "tokenizer". parallel: options of
-    ParallelConfig. Raises ValueError if there is no checkpoint, or if the options do not fit the model, OSError if
-    another tool's file cannot be read.
+    that replace the checkpoint's. parallel: options of ParallelConfig. Raises ValueError if there is no checkpoint, if
+    the options do not fit the model, or if some describe a tokenizer whose type nothing says.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
     data, given = sections.get("dataset_config", {}), tokenizer or {}
     settings = {**data.get("tokenizer", {}), **given.get("tokenizer", {})}
-    sections["dataset_config"] = {**data, **given, "tokenizer": settings}
+    sections["dataset_config"] = merged = {**data, **given, "tokenizer": settings}
+    if not merged.get("tokenizer_type") and (named := [name for name in TOKENIZER if given.get(name) is not None]):
+        rule, fix = "is of a tokenizer whose type neither flags nor the checkpoint say", "add --tokenizer-type"
+        raise ConfigError([Finding(f"--{name.replace('_', '-')}", given[name], rule, fix) for name in named])
     return config_for_inference(sections, dtype=dtype, **parallel)

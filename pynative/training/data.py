@@ -1,6 +1,5 @@
 """Data of a run: datasets or loaders, MindSpore's or any other, made into the iterator that a step draws from."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -56,11 +55,12 @@ def build_pretraining_data_loader(
     def grows(given: int) -> int:
         return sizes.at(consumed_samples + given * unit) // unit
 
+    grow = is_training and draws == 1
     return build_step_loader(
         dataset,
-        consumed_samples % _pass_over(dataset, config, micro_batches * unit),
+        _place(dataset, consumed_samples, config, 0 if grow and sizes.changes else micro_batches * unit),
         micro_batch_size=data.batch_size,
-        micro_batch_num=grows if is_training and draws == 1 else micro_batches,
+        micro_batch_num=grows if grow else micro_batches,
         data_parallel_rank=parallel_state.get_data_parallel_rank(),
         data_parallel_size=parallel_state.get_data_parallel_world_size(),
         dataloader_type=data.dataloader_type or "single",
@@ -70,13 +70,16 @@ def build_pretraining_data_loader(
     )
 
 
-def _pass_over(dataset: Sized, config: AllConfig, item: int) -> int:
-    """The samples that a pass over a dataset takes, in whole items of `item` samples; sys.maxsize where no second pass
-    follows."""
+def _place(dataset: Sized, consumed: int, config: AllConfig, item: int) -> int:
+    """The number of samples, after `consumed` ones, that the current pass over a dataset has taken: in whole items of
+    `item` samples, or, for 0, in steps whose sizes change; all `consumed` where no second pass follows."""
     data, samples = config.dataset_config, len(dataset)
-    if data.dataloader_type == "cyclic" or config.batch_sizes.changes:
-        return sys.maxsize
-    return (samples if data.drop_remainder else samples + item - 1) // item * item or sys.maxsize
+    if data.dataloader_type == "cyclic":
+        return consumed
+    if not item:
+        return config.batch_sizes.place(consumed, samples, data.drop_remainder)
+    whole = (samples if data.drop_remainder else samples + item - 1) // item * item
+    return consumed % whole if whole else consumed
 
 
 _LASTS = {"training": "--train-iters", "validation": "--eval-iters"}

@@ -1,7 +1,7 @@
 """Our own checkpoints, read and written as a `Model`."""
 
-import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -112,26 +112,37 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 
 
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
-    """Write a checkpoint into `directory`, in place of one of the same iteration, make it the latest there, and return
-    its path. check: called with its folder before it is published; an error that it raises passes on. Raises ValueError
-    if the settings do not go together or a tensor is of none of DTYPES, `InUse` if another job writes there; after an
-    error before it is published its files are removed."""
+    """Write a checkpoint into `directory`, make it the latest there, and return its path. check: called with its folder
+    before it is published; an error that it raises passes on. Raises ValueError if the settings do not go together,
+    `InUse` if another job writes there; whatever is raised before it is named the latest, no part of it is left."""
     run, is_new = run_of(model), not directory.exists()
-    with FolderLock(directory) as lock:
-        lock.take(print)
-        whole = commit.begin(directory, run.iteration)
-        try:
-            names: list[str] = []
-            for number, part in enumerate(in_files(model.all_tensors(), _MOST)):
-                names.append(file_name(0, number))
-                write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
-            write_manifest(whole, run, names)
-            if check is not None:
-                check(whole)
-            return commit.publish(directory, run.iteration)
-        except BaseException:
-            shutil.rmtree(directory if is_new else whole, ignore_errors=True)
-            raise
+    try:
+        with FolderLock(directory) as lock:
+            lock.take(print)
+            return _write(model, run, directory, check)
+    except BaseException:
+        with suppress(OSError):  # another job may have written into it meanwhile
+            if is_new:
+                directory.rmdir()
+        raise
+
+
+def _write(model: Model, run: Run, directory: Path, check: Callable[[Path], None] | None) -> Path:
+    """`write_native` in a folder whose lock this process holds."""
+    whole = commit.begin(directory, run.iteration)
+    try:
+        names: list[str] = []
+        for number, part in enumerate(in_files(model.all_tensors(), _MOST)):
+            names.append(file_name(0, number))
+            write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
+        write_manifest(whole, run, names)
+        if check is not None:
+            check(whole)
+        return commit.publish(directory, run.iteration)
+    except BaseException:
+        with suppress(OSError):
+            commit.withdraw(directory, run.iteration)
+        raise
 
 
 def run_of(model: Model) -> Run:

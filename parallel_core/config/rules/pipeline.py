@@ -27,8 +27,8 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
     """Check that the schedule takes the stages, the virtual stages, the size of groups of micro-batches, and the
-    number of micro-batches of the final global batch size; where batch sizes change, at most one finding is about the
-    others."""
+    number of micro-batches of the final global batch size; where batch sizes change, of the other ones only the first
+    that it does not take is named."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     batch = Setting("--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})")
@@ -43,7 +43,9 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
     yield from refusals(*sizes, data.micro_batch_num, parallel.chunks, group, asked)
     unit, steps = data.batch_size * parallel.data_parallel_size, BatchSizes.of(data, config.model_config.seq_length)
     flag = "--step-batch-size-schedule" if steps.schedule else "--rampup-batch-size"
-    for size in steps.sizes()[:-1] if steps.changes and steps.is_sound else ():
+    for size in steps.sizes() if steps.changes and steps.is_sound else ():
+        if size == steps.final:
+            continue
         batch = Setting(flag, f"(size {size}, micro-batches: {size // unit})")
         found = refusals(*sizes, size // unit, parallel.chunks, group, asked._replace(micro_batches=batch))
         if first := next(found, None):
@@ -83,7 +85,7 @@ def folded_pipeline_fits(config: Sections) -> Iterator[Finding]:
         rule = "needs an output layer of its own, on the first stage beside the embedding"
         yield schedule.breaks(rule, "add --untie-embeddings-and-output-weights")
     for name in (*_DIVIDED, *_COUNTED, "standalone_embedding_stage"):
-        if getattr(parallel, name):
+        if (value := getattr(parallel, name)) is not None and value is not False:
             rule = f"is of pipelines that end on the last stage, unlike {schedule}"
             yield parallel.breaks(name, rule, "leave it out")
 
@@ -206,6 +208,20 @@ def chunks_have_the_layers_asked_for(config: Sections) -> Iterator[Finding]:
     if counts and max(counts) != asked:
         rule = f"the rest of the layout makes virtual stages of {max(counts)} layers"
         yield parallel.breaks("num_layers_per_virtual_pipeline_stage", rule, "change it or leave it out")
+
+
+def noop_layers_choose_no_keys(config: Sections) -> Iterator[Finding]:
+    """Check that no layer that does something shares the choice of keys of one that does nothing."""
+    model, idle = config.model_config, {*(config.parallel_config.noop_layers or ())}
+    sparse, layers = model.sparse_attention, model.num_layers
+    pattern = sparse.index_topk_pattern or "F" * layers
+    if not sparse.enabled or model.compressed_attention.enabled or pattern[0] != "F" or len(pattern) != layers:
+        return
+    wrong = [layer for layer in range(layers) if layer not in idle and sparse.chosen_by(layer, layers) in idle]
+    if wrong:
+        rule = f"layer {wrong[0]} shares its choice of keys, which a layer that does nothing does not make"
+        fix = "name layers that share a choice, or with this one all that do"
+        yield config.parallel_config.breaks("noop_layers", rule, fix, value=sparse.chosen_by(wrong[0], layers))
 
 
 def noop_layers_exist(config: Sections) -> Iterator[Finding]:

@@ -19,16 +19,16 @@ class Tags:
     system_tag: str | None = "system"
 
     @property
-    def roles(self) -> dict[str | None, str]:
-        """Name of a role in the data -> its name in a `Message`: user, assistant, observation, function or system. Of
-        roles with one name, or with none (under None), only the last of these is there."""
-        return {
+    def roles(self) -> dict[str, str]:
+        """A role's name in the data -> the name that `Message` has, for the roles that have a tag."""
+        tagged = {
             self.user_tag: "user",
             self.assistant_tag: "assistant",
             self.observation_tag: "observation",
             self.function_tag: "function",
             self.system_tag: "system",
         }
+        return {tag: role for tag, role in tagged.items() if tag is not None}
 
 
 OPENAI_TAGS = Tags("role", "content", "user", "assistant", "tool", "function_call", "system")

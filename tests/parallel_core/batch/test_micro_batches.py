@@ -118,3 +118,13 @@ def test_lengths_that_do_not_divide_are_refused(layout, divisor):
     odd = StepBatch({"tokens": BatchEntry.of("tokens", np.zeros((2, 18), int))}, 1, ContextShard(layout, 0))
     with pytest.raises(ValueError, match=f"'tokens' has sequences of 18: must be a multiple of {divisor} with"):
         odd.micro_batch(0)
+
+
+@pytest.mark.parametrize(("layout", "divisor"), [(LAYOUTS[0], 4), (LAYOUTS[2], 4)])
+@pytest.mark.parametrize("name", ["attention_mask", "document_starts"])
+def test_queries_that_a_ring_does_not_divide_are_refused(name, layout, divisor):
+    """An attention mask or document starts whose length does not form twice as many chunks as a ring has ranks is an
+    error with the entry's name and the divisor."""
+    array = np.zeros((2, 1, 18, 18) if name == "attention_mask" else (2, 18), bool)
+    with pytest.raises(ValueError, match=f"{name!r} has sequences of 18: must be a multiple of {divisor} with"):
+        ContextShard(layout, 0).queries(array, name)

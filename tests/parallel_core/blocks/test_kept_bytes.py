@@ -172,6 +172,7 @@ ROWS += [("one rank", "experts", f"{EVEN} {ADAPTERS} linear_qkv")]
 ROWS += [("one rank", COMPRESSED, f"{ADAPTERS} linear_kv_down_proj linear_kv_up_proj")]
 ROWS += [("one rank", "experts", EVEN), ("one rank", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
 ROWS += [("ep2", "experts", f"{EVEN} --moe-grouped-gemm"), ("tp2 sp", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
+ROWS += [("one rank", "experts", f"{EVEN} --moe-router-dtype {types}") for types in ("fp32", "fp64", "fp64 --bf16")]
 
 
 @pytest.mark.parametrize(("layout", "model", "types"), ROWS)

@@ -1,6 +1,8 @@
 """Our safetensors files against the safetensors package: each reads what the other writes."""
 
+import errno
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +70,17 @@ def test_the_record_is_of_the_bytes_on_disk(tmp_path):
     record = write_tensors(tmp_path / "t", _tensors())
     assert record.size == (tmp_path / "t").stat().st_size and record.crc32.keys() == {"", *_tensors()}
     assert damage(tmp_path / "t", record, TensorFile) is None
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    """A file that the system does not let this user open is damage with its path, as any other."""
+    record = write_tensors(tmp_path / "t", _tensors())
+
+    def refused(path, *arguments, **named):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refused)
+    assert damage(tmp_path / "t", record, TensorFile) == f"{tmp_path / 't'}: cannot be read (Permission denied)"
 
 
 @pytest.mark.parametrize("keep", [0, 5, 40, -1])

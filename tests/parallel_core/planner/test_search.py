@@ -22,6 +22,8 @@ from parallel_core.planner.layouts import all_layouts, layout_of, neighbours, wi
 from parallel_core.planner.pictures import _steps, memory_svg, ranks_svg
 from parallel_core.planner.report import draw, spans, step_svg
 from parallel_core.planner.search import Bound, search
+from parallel_core.planner.speed import Placement
+from parallel_core.topology import Topology
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +107,7 @@ def test_the_best_interval_between_checkpoints():
         assert all(goodput(between, 60, 300, best * factor) < of_best + 1e-4 for factor in (0.5, 0.8, 1.25, 2))
     assert goodput(3600, 60, 300, best_interval(3600, 60)) < goodput(86400, 60, 300, best_interval(86400, 60)) < 1
     assert goodput(1, 60, 300, best_interval(1, 60)) < 1e-9
+    assert goodput(1e12, 1e-6, 0, 1e-5) == pytest.approx(1 / 1.1)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +182,15 @@ def test_a_hundred_thousand_ranks():
     plan = plan_of(flags, 102400, "H100")
     assert plan.fits and plan.step.total > 0
     assert plan.placement.group("dp-cp") == (12800, 4)
+
+
+def test_a_single_stage_is_alone_on_its_node():
+    """A pipeline of one stage is a group of one rank, of which one is on a node, whether or not the node has room for
+    more; of two stages two share a node."""
+    assert (
+        Placement(Topology(world_size=4), 8).group("pp") == Placement(Topology(world_size=8), 8).group("pp") == (1, 1)
+    )
+    assert Placement(Topology(world_size=8, pipeline_model_parallel_size=2), 8).group("pp") == (2, 2)
 
 
 def test_groups_and_schedules_are_subjects_of_the_same_command(capsys):

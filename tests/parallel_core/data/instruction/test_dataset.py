@@ -106,6 +106,20 @@ def micro_batches(case, data):
     ).sampler
 
 
+@pytest.mark.parametrize(
+    ("split", "size", "bounds"),
+    [
+        ("0,50,50", 3, [(0, 0), (0, 1), (1, 3)]),
+        ("0,0,1", 3, [(0, 0), (0, 0), (0, 3)]),
+        ("0,50,50", 1, [(0, 0), (0, 1), (1, 1)]),
+        ("1,1,1", 2, [(0, 0), (0, 1), (1, 2)]),
+    ],
+)
+def test_what_rounding_leaves_goes_to_a_split_with_a_share(split, size, bounds):
+    """Splits without a share have no conversation, and no split begins before the first one."""
+    assert split_bounds(split, size) == bounds
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_order_of_samples(name):
     """The order of samples of each part of the split equals the recorded one, shuffled or not, and so does its
@@ -186,6 +200,18 @@ def ends_of(starts, ids, neat):
 def test_passes_are_filled_up_with_what_there_is(size, filled):
     """A pass that is shorter than a batch is filled up with the data's conversations again and again."""
     assert order_of_samples(0, 3, 3, 1, shuffle=False, batch=8, size=size).tolist() == filled
+
+
+@pytest.mark.parametrize("efficient_eos, kept", [(False, [0, 1, 2]), (True, [0, 1, 4])])
+def test_an_answer_without_a_question_is_cut_at_its_end(efficient_eos, kept):
+    """A conversation that is too long and has no label -100 keeps its first tokens, and its last with
+    `efficient_eos`."""
+    ids = np.arange(5, dtype=np.int32)
+    found = sampled(
+        {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": ids.copy()},
+        SampleRules(seq_length=3, efficient_eos=efficient_eos),
+    )
+    assert found["input_ids"].tolist() == found["labels"].tolist() == kept
 
 
 def test_fixed_lengths_cut_documents_anywhere():

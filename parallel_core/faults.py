@@ -61,8 +61,7 @@ class Findings:
     gradients: str = ""
     """A sentence about this rank's own gradients that are not finite, before they were reduced; empty without any."""
     differs: bool = False
-    """Whether the second computation gave this rank other losses, or another sentence about gradients, than the
-    first."""
+    """Whether the second computation gave this rank other losses, or another sentence `gradients`, than the first."""
 
     def packed(self) -> str:
         """The findings as JSON, to be sent to another rank."""
@@ -141,6 +140,8 @@ class Spikes:
             steps (once there are 20); None: this rule is off.
         loss, norm: whether, after the first 100 steps, a loss, a gradient norm is a spike if it is at least 10 times
             the highest of these steps (Megatron's rule), if that is above 0.
+
+    Steps that are spikes or not finite are not among those steps.
     """
 
     def __init__(self, deviations: float | None, loss: bool, norm: bool) -> None:

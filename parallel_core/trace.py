@@ -133,8 +133,9 @@ _NO_TRACE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 
 
 def read_planned(path: Path) -> list[Span]:
-    """The planned spans of a trace file; empty if it has none. Raises ValueError for a file that is no trace of this
-    program, OSError for one that is missing."""
+    """The planned spans of a trace file; empty if its JSON object, a trace or not, has none under "planned". Raises
+    ValueError for a file that is no JSON object or whose planned spans cannot be read as such, OSError for one that
+    cannot be read."""
     content = read_json(path)
     try:
         rows = content.get("planned", {}).get("spans", [])
@@ -146,8 +147,10 @@ def read_planned(path: Path) -> list[Span]:
 
 
 def read_chrome(path: Path) -> list[Span]:
-    """The measured spans of a file that `chrome_json` wrote, with times counted from the start of the earliest one.
-    Raises ValueError for a file that is no trace of this program, OSError for one that is missing."""
+    """The spans in the events of a file that `chrome_json` wrote, as it wrote them: times are counted from the start of
+    the earliest one, starts and ends in whole microseconds. Raises ValueError for a file that is no JSON, has no list
+    of events, or has a span that lacks a part, is of no `Kind` or has times that are no finite numbers; OSError for one
+    that cannot be read."""
     content = read_json(path)
     try:
         return [_span(event) for event in content["traceEvents"] if event["ph"] == "X"]

@@ -95,8 +95,9 @@ def main(path: str, words: Sequence[str]) -> int:
 
 def in_script(launch: Launch, folder: str) -> int:
     """Print or start a launch of a script, from which an srun around it may have left out options (`LEFT_OUT`), and
-    return the exit code of `begin`. The code that `begin` gives to `said` is appended to the file CODES in the
-    stand-ins' `folder`. A launch that is only printed ends the script by SIGTERM."""
+    return the exit code of `begin`. The code that `begin` gives to `said`, before the command is printed or started, is
+    appended to the file CODES in the stand-ins' `folder`. If launches are only printed, the script is then ended by
+    SIGTERM."""
     from dataclasses import replace
     from pathlib import Path
 

@@ -78,7 +78,8 @@ class BatchEntry:
         return replace(self, array=self.array[kept])
 
     def with_rows(self, rows: int, repeats: bool = False) -> "BatchEntry":
-        """The entry with rows of zeros behind its own, or (repeats) with copies of its last row; `rows` altogether."""
+        """The entry with new rows behind its own, `rows` altogether, which are at least as many as it has: zeros, or
+        (repeats) copies of its last row, if it has one."""
 
         def filled(part: Array) -> Array:
             made = np.zeros((rows - len(part), *part.shape[1:]), part.dtype)
@@ -100,8 +101,8 @@ def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
     many or more, and anything else, stays.
 
     The new rows of an attention mask are copies of its last one; a mask of one row beside an entry with more is that of
-    all rows, and stays. No token of the new rows counts: if labels are filled up and the batch has no loss mask, or
-    None for one, it gets a mask that is 1 in the old rows and 0 in the new ones.
+    all rows, and stays. No token of the new rows counts (`tokens`): if labels are filled up and the batch has no loss
+    mask, or None for one, it gets a mask that is 1 in the old rows and 0 in the new ones.
     """
     entries = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry)}
     short = {name: entry for name, entry in entries.items() if len(entry.array) < rows}
@@ -159,8 +160,9 @@ class ContextShard:
 
     def entry(self, name: str, entry: Any) -> Any:
         """A `BatchEntry` of whole sequences -> one of this rank's shards (`sequence`; `queries` of what says which keys
-        a query sees). With one context-parallel rank all stay; else an entry that is sharded already, one without
-        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence` and `queries`."""
+        a query sees); any array of two axes or more is taken for sequences [b, s, ...]. With one context-parallel rank
+        all stay; else an entry that is sharded already, one with fewer axes, and what is no `BatchEntry` stay. Raises
+        ValueError as `sequence` and `queries`."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)

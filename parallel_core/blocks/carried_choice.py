@@ -27,9 +27,9 @@ class CarriedChoice:
     @classmethod
     def into(cls, config: ModelConfig, virtual: int) -> CarriedChoice | None:
         """The choice of keys that chunk `virtual`, counted from 0 in the order of the model, is sent by the chunk
-        before; one without layers is sent what the next one is. None without sparse attention or where it is that of
-        compressed attention, for the model's first chunk, for one whose first layer chooses for itself, where every
-        query sees all keys, and where there is no such chunk."""
+        before; one without layers (those of --noop-layers do not count) is sent what the next one is. None without
+        sparse attention or where it is that of compressed attention, where every query sees all keys, for the model's
+        first chunk, for one whose first layer chooses for itself, and where there is no such chunk."""
         sparse, parallel = config.sparse_attention, config.parallel_config
         placement = parallel.placement
         if not sparse.enabled or config.compressed_attention.enabled or sparse.dsa_indexer_topk >= config.seq_length:

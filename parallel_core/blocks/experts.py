@@ -104,7 +104,8 @@ class Experts(Block):
         return {join(f"local_experts.{n}", name): spec for n in self.local(0) for name, spec in specs.items()}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the experts that `tokens` tokens pass through."""
+        """FLOPs of the experts for `tokens` tokens, with balanced routing; choices of experts that do nothing (`zero`)
+        have none."""
         return self.expert.forward_flops(1, seq_length) * self._choices(tokens)
 
     def frozen_flops(self, tokens: int) -> float:

@@ -74,9 +74,9 @@ class LayerStack(Block):
         return [layer for _, layer in self.layers[group.start : group.stop]]
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of saved activations that lie in host memory where the device has memory of its own: of the offloaded
-        modules, but for those that keep less than the smallest tensor that goes there. Of a module that keeps more, the
-        single tensors are not looked at."""
+        """Bytes of the saved activations of offloaded modules, which lie in host memory where the device has memory of
+        its own. A module that keeps less than the smallest tensor that goes there does not count; of any other all
+        tensors do, also those that are too small to be moved."""
         least = self.recompute.smallest_offloaded * micro_batch.item_size
         return sum(
             size

@@ -66,9 +66,10 @@ class Router(Block):
     dtype: str
     bias: bool
     expert_bias: bool
-    """Whether a bias that is no parameter is added to scores for the choice, and moved after every step."""
+    """Whether a bias without a gradient, moved after every step, is added to scores for the choice alone."""
     computes_in: str | None
-    """The name of the type to which the input is converted; None: it has that type already, or stays as it is."""
+    """The type of --moe-router-dtype, to which the input is converted; None: that is not given, or is the type of the
+    computation already."""
     partial_over: str | None
     """Kind of the group whose ranks route different shards of the sequence (see ShardSpec); None: there is none."""
     loads: tuple[CountedLoad, ...]
@@ -82,8 +83,8 @@ class Router(Block):
 
     @property
     def keeps_hidden_states(self) -> bool:
-        """Whether it keeps its input in the type of the hidden states, so that others may share it; a frozen router
-        keeps none."""
+        """Whether it keeps its input as it is given, so that others may share it; not where it converts it
+        (`computes_in`), nor where it is frozen and keeps none."""
         return not (self.computes_in or self.frozen)
 
     @classmethod
@@ -135,7 +136,7 @@ class Router(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes kept for the backward, under "": of the input where the router is trained, of the logits, and of the
-        chosen experts' numbers."""
+        chosen experts' numbers. Input and logits have the type `computes_in`, if there is one."""
         item_size = _SIZE_OF.get(self.computes_in, micro_batch.item_size)
         of_token = self.hidden_size * (not self.frozen) * item_size + self.experts * item_size + self.topk * INT32
         return {"": micro_batch.tokens_between * of_token}

@@ -47,8 +47,8 @@ class ShortcutLayer(AnyLayer):
         yield elementwise(3 * stream, 2 * stream).within("residual")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that its parts keep for the backward, where the first dense block and the router keep one
-        input, unless the router converts its own to another type or, frozen, keeps none."""
+        """Path -> bytes that its parts keep for the backward. The first half's dense block and the router have one
+        input, which is counted at the router alone, unless that converts it (`computes_in`) or is frozen."""
         kept = super().kept_bytes(micro_batch)
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 

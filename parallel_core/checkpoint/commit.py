@@ -230,10 +230,10 @@ def another(directory: Path) -> str:
 
 
 def overlooked(root: Path) -> str | None:
-    """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or names one before the
-    one that was published last of those that look whole (a save died before it was named, or the name was changed
-    since). None otherwise, also where the file or the checkpoint that it names is damaged and later, no checkpoint
-    looks whole, or `root` is a checkpoint itself: `load_checkpoint` reports the damage."""
+    """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or names one that was
+    published before the last of those that look whole (a save died before it was named, or the name was changed since).
+    None otherwise, also where the file is damaged or names a damaged later checkpoint or one that is not there, which
+    `load_checkpoint` reports, where no checkpoint looks whole, or where `root` is a checkpoint itself."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
         return None

@@ -148,7 +148,7 @@ class FolderLock:
         return self._taken is not None and read(self.root) == self._taken
 
     def release(self) -> None:
-        """Remove the lock file, if it was this object that made it."""
+        """Remove the lock file, if this object made it and no other has replaced it since."""
         own, self._own, self._taken = self._own, None, None
         self._released.set()
         with suppress(OSError):

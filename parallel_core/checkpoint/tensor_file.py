@@ -75,9 +75,9 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
 
 
 def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]") -> str | None:
-    """A sentence about a file that is missing, unreadable, or differs from its record in size or checksums, with the
-    names of up to five damaged tensors; None if it does not. All bytes are read, but for a record without checksums,
-    where the size alone is compared. opens: the function that opens it, such as `TensorFile`."""
+    """A sentence about a file that is missing, cannot be read, has another size than its record says or, if the record
+    has checksums, has other ones, with the names of up to five damaged tensors; None if nothing is found. Without
+    checksums its bytes are not compared. opens: the function that opens it, such as `TensorFile`."""
     try:
         if not path.is_file():
             return f"{path}: missing"

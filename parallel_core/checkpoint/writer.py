@@ -105,7 +105,8 @@ def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> 
 def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:
     """Write the manifest, made of `run` and of the notes that the writers of the files `names` left, remove the notes,
     and return the manifest. After a failure it can be called again. Raises ValueError if a note is missing, and there
-    is no manifest yet."""
+    is no manifest yet, AssertionError if a tensor's shards have fewer or more elements than the whole, or the notes
+    disagree on its shape or type."""
     notes = {name: _note(partial, name) for name in names}
     missing = [name for name, note in notes.items() if not note.exists()]
     if missing and not (partial / MANIFEST).exists():

@@ -125,8 +125,8 @@ class BlendedDataset:
         return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
 
     def documents_of(self, i: int) -> str:
-        """The documents that sample `i` is made of, as text, as its data set names them; of one that names none the
-        sample's number there."""
+        """The text by which the data set of sample `i` names what the sample is made of (its `documents_of`); of a data
+        set without that its number, and the sample's there."""
         number, sample = int(self.dataset_index[i]), int(self.dataset_sample_index[i])
         tells = getattr(self.datasets[number], "documents_of", None)
         return str(tells(sample)) if tells else f"sample {sample} of data set {number}"

@@ -39,8 +39,8 @@ class Placement:
     @lru_cache  # noqa: B019 - a placement lives as long as its plan
     def group(self, kind: str) -> tuple[int, int]:
         """(number of members of rank 0's group of a kind, the most of them on one node); for a kind that is no key of
-        `KINDS` all ranks. For "pp" with several stages the second is 2 if neighbouring stages can share a node, else
-        1."""
+        `KINDS` all ranks. For "pp" with several stages the second is not counted: 2 if the first two members are fewer
+        ranks apart than a node has devices, else 1."""
         stages = self.topology.pipeline_model_parallel_size
         if kind == "pp" and stages > 1:
             return stages, 2 if self.topology.group("pp", 0)[1] < self.devices_per_node else 1

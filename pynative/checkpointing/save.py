@@ -157,8 +157,8 @@ class Saving:
         self._delete_surplus()
 
     def end(self) -> None:
-        """Delete what is left of an incomplete folder, unless the lock is another job's, which may be writing there,
-        and release the lock, on rank 0."""
+        """Delete what is left of an incomplete folder, as far as that can be done, unless the lock is another job's,
+        which may be writing there, and release the lock if this save took it, on rank 0."""
         if not self.is_publisher:
             return
         with suppress(OSError):

@@ -91,7 +91,7 @@ def _fold(target: Array, parts: Sequence[Array], op: str) -> None:
 
 
 def copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:
-    """Copy the values of x into `out`, wherever its memory is, and return `out`."""
+    """Copy the values of x into `out`, which is contiguous, wherever its memory is, and return `out`."""
     if ms.get_context("device_target") == "CPU":
         writable(out, kind)[...] = to_numpy(x, kind)
     else:

@@ -202,8 +202,8 @@ class ParamAndGradBucket:
         self.empty_gradients(self.factor_before_sum)
 
     def register_grad_ready(self, parameter: Parameter) -> None:
-        """Note, for a script that runs backwards itself, that a parameter's gradient is complete; the bucket's last one
-        starts the sum. Raises ValueError for a parameter of another bucket."""
+        """Note, for a script that runs backwards itself, that the gradient of a parameter of this bucket is complete;
+        when all are, the sum is started. Raises ValueError for a parameter of another bucket."""
         if all(parameter is not own for own in self.params):
             raise ValueError(f"register_grad_ready: {parameter.name} is not among the parameters of {self.about}")
         self._ready.add(id(parameter))

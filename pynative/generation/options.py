@@ -104,9 +104,10 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 
 def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Options of the data section for the tokenizer that flags name. Without a type and files it is that of the
-    HuggingFace folder --tokenizer-model, or else --load, if it has one; else it has no type. The entry "tokenizer" has
-    the tokenizer's own settings that flags give."""
+    """Options of the data section: those of TOKENIZER that flags give, with --patch-tokenizer-type for the HuggingFace
+    tokenizer of --tokenizer-model or --load. Without that flag, a type, a vocabulary and merges they are for the
+    tokenizer in the folder --tokenizer-model, or else --load, if it has one. The entry "tokenizer" has the tokenizer's
+    own settings that flags give. Raises ValueError for a damaged file of that folder's tokenizer."""
     named = _given(options, TOKENIZER)
     folder = Path(named.get("tokenizer_model", options.load))
     if options.patch_tokenizer_type is not None:
@@ -183,8 +184,9 @@ def config_of(
     """The configuration for inference of the model in a checkpoint of any tool, and of its tokenizer.
 
     dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
-    that replace the checkpoint's. parallel: options of ParallelConfig. Raises ValueError if there is no checkpoint, if
-    the options do not fit the model, or if some describe a tokenizer whose type nothing says.
+    that replace the checkpoint's, one by one; so do those in its entry "tokenizer". parallel: options of
+    ParallelConfig. Raises ValueError if there is no checkpoint, if the options do not fit the model, or if some
+    describe a tokenizer whose type nothing says; OSError if another tool's file cannot be read.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
     data, given = sections.get("dataset_config", {}), tokenizer or {}

@@ -13,8 +13,8 @@ HYPERPARAMETERS = ("betas", "eps", "weight_decay")
 """Names of Adam's hyperparameters in files of Megatron."""
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output_layer.bias")
-"""Parameters with a row for each id; layers of multi-token prediction can have such of their own, whose names end
-alike."""
+"""Parameters with a row for each id, padding included; layers of multi-token prediction can have such of their own,
+whose names end alike."""
 _OF_IDS = ".router.tid2eid"
 """End of the names of hash layers' tables, which have a row for each id that the tokenizer can produce."""
 
@@ -83,8 +83,9 @@ class Model:
         return rule is not None and self.states.keys() <= {*rule.megatrons_states, MAIN_PARAM}
 
     def with_rows(self, rows: int) -> "Model":
-        """A copy of the model with `rows` rows in tables of ids: rows beyond are dropped, new ones are zero, and the
-        number of ids (`unpadded_vocab_size`) becomes `rows` if it was larger (`with_ids`)."""
+        """A model like this one with `rows` rows in tables of ids (`is_table`): rows beyond are dropped, new ones are
+        zero, and the number of ids (`unpadded_vocab_size`) becomes `rows` if it was larger. Other parts are shared.
+        Raises ValueError as `with_ids`, by which tables of hash layers get their rows."""
         model = self.with_ids(min(self.unpadded_vocab_size, rows))
         resized = {name: resize(tensors, rows) for name, tensors in {"": model.weights, **self.states}.items()}
         settings = {**self.settings, "model_config": {**model.network, "vocab_size": rows}}

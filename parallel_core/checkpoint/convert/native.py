@@ -112,9 +112,10 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 
 
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
-    """Write a checkpoint into `directory`, make it the latest there, and return its path. check: called with its folder
-    before it is published; an error that it raises passes on. Raises ValueError if the settings do not go together,
-    `InUse` if another job writes there; whatever is raised before it is named the latest, no part of it is left."""
+    """Write a checkpoint into `directory`, in place of one of the same iteration, make it the latest there, and return
+    its path. check: called with its folder before it is published; an error that it raises passes on. Raises ValueError
+    if the settings do not go together or a tensor is of none of DTYPES, `InUse` if another job writes there; whatever
+    is raised before it is named the latest, no part of it is left."""
     run, is_new = run_of(model), not directory.exists()
     try:
         with FolderLock(directory) as lock:

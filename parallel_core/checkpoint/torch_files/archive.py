@@ -68,8 +68,8 @@ class ArchivedTensor(LazyTensor):
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
     """The object that `torch.save` wrote into `path`, or into its `size` bytes (None: all) from `begin` on; tensors are
-    unread. Raises ValueError naming the file if it isn't such an archive, lacks something, or is compressed,
-    encrypted or big-endian; FileNotFoundError if there is no file."""
+    unread. Raises ValueError naming the file if it isn't such an archive, lacks something, has something that is not
+    read here, or is compressed, encrypted or big-endian; OSError if it is missing or cannot be opened."""
     size = path.stat().st_size - begin if size is None else size
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:

@@ -27,8 +27,8 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
     """Check that the schedule takes the stages, the virtual stages, the size of groups of micro-batches, and the
-    number of micro-batches of the final global batch size; where batch sizes change, of the other ones only the first
-    that it does not take is named."""
+    number of micro-batches of the final global batch size; where batch sizes change, also of the others, with at most
+    one finding, about the first that it does not take."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     batch = Setting("--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})")

@@ -20,7 +20,8 @@ class Tags:
 
     @property
     def roles(self) -> dict[str, str]:
-        """A role's name in the data -> the name that `Message` has, for the roles that have a tag."""
+        """Name of a role in the data -> its name in a `Message`: user, assistant, observation, function or system, for
+        those that have a tag; of roles with one tag only the last is there."""
         tagged = {
             self.user_tag: "user",
             self.assistant_tag: "assistant",

@@ -120,9 +120,9 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
     """A conversation of OpenAI's messages, with tool calls and reasoning: behind an optional system message the first
-    is of user or system, the last of the assistant, others are of any known role. Raises BadRecord for other roles,
-    where there is no message but one of the system, for contents that are no text, and for tools that are neither text
-    nor list nor object."""
+    is of user or system, the last of the assistant, others are of any known role; a missing content is "". Raises
+    BadRecord for other roles, where the column is no list of messages or has none but one of the system, for contents
+    that are no text, and for tools that are neither text nor list nor object."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):

@@ -18,9 +18,10 @@ _INLINE_THOUGHT = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*", re.DOTALL)
 def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> list[str]:
     """The texts of a conversation, sources and targets in turn, up to its last answer.
 
-    thinks: answers begin with a thought. drops_thoughts: thoughts before the last question are left out, unless there
-    are tools. Raises BadRecord for an answer that follows an answer, for tools, tool calls and ids of these that are
-    not of OpenAI's form, and for a thought that is no text; tools that are JSON, but no list, count as none.
+    thinks: answers begin with a thought, maybe empty. drops_thoughts: thoughts before the last question, or result of a
+    tool, are left out, unless there are tools. Raises BadRecord for an answer that follows an answer, for tools, tool
+    calls and ids of these that are not of OpenAI's form, for arguments that are JSON, but no object, and for a thought
+    that is no text; tools that are JSON, but no list, count as none.
     """
     tools = _tools(conversation.tools)
     turns = _turns(conversation.messages)

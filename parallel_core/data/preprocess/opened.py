@@ -74,7 +74,8 @@ def opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """A context manager that opens a file and gives its unpacked content, and the file itself, whose position tells how
     many of its bytes have been read, of a packed file maybe ahead of the content.
 
-    Raises ValueError for a packed file that is damaged or cut off, and for a missing package.
+    Raises ValueError for a missing package and, also while the content is read, for a packed file that is damaged or
+    cut off; OSError for a file that cannot be opened.
     """
     with file.open("rb") as raw:
         unpack = PACKED.get(file.suffix)

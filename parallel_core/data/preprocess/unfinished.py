@@ -180,8 +180,8 @@ def stamps(files: Sequence[Path]) -> list[list[object]]:
 
 
 def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
-    """All that token ids depend on, as JSON data: the flags, and the stamps of the files that they name, or that are
-    in a folder that they name, by itself or by its tokenizer.json."""
+    """The tokenizer flags, and the stamps of the files that they name, or that are right in a folder that they name, by
+    itself or by its tokenizer.json, as JSON data: all that token ids depend on."""
     flags = asdict(options)
     named = [Path(value) for value in flags.values() if isinstance(value, str) and Path(value).exists()]
     folders = [path.parent if path.name == "tokenizer.json" else path for path in named]

@@ -17,8 +17,9 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
-    """The text of a chat template (Jinja) with these variables. Raises ValueError for a template that is damaged or
-    refuses the conversation, ConfigError without jinja2."""
+    """The text of a chat template (Jinja) with these variables; `tools` and `documents` are None unless given. Raises
+    ValueError for any error of the template, such as one of syntax or by raise_exception, ConfigError without
+    jinja2."""
     library("HuggingFaceTokenizer", "jinja2")
     sandbox = library("HuggingFaceTokenizer", "jinja2.sandbox")
     environment = sandbox.ImmutableSandboxedEnvironment(

@@ -22,8 +22,8 @@ def is_trusted_code(options: TokenizerOptions) -> bool:
 
 
 class OwnCodeTokenizer(MegatronTokenizer):
-    """A tokenizer by the code in a HuggingFace folder, which alone knows its size and ids. Any error of that code is a
-    ValueError that names the folder."""
+    """A tokenizer that the package `transformers` loads from a HuggingFace folder with the folder's own code, which
+    alone knows its size and ids. Any error of that code is a ValueError that names the folder."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError if the code fails, or for --tokenizer-kwargs that lack a value; ConfigError without the

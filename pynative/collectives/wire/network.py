@@ -199,8 +199,8 @@ class Network:
 
     def copy(self, rank: int, key: int, layout: ChannelLayout) -> int:
         """Byte offset of this rank's copy of the channel `key` that `rank`, of another host, writes; made with this
-        layout if it is not there. Raises ValueError for a channel without slots or of more than 64 MiB, MemoryError if
-        the region of this rank is full."""
+        layout if it is not there; then raises ValueError for a channel without slots or of more than 64 MiB,
+        MemoryError if the region of this rank is full."""
         return self._copy(rank, key, layout)[0]
 
     def _copy(self, rank: int, key: int, layout: ChannelLayout) -> tuple[int, ChannelLayout]:

@@ -39,7 +39,7 @@ def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
 def ids_in(folder: Path | None) -> Mapping[str, Any]:
     """Key -> value, for those of bos_token_id, eos_token_id and pad_token_id that a folder's config.json has; empty for
     None and without that file. A converted config.json gets them, since transformers' defaults for missing keys are ids
-    of other models. Raises ValueError for a file that is no JSON object."""
+    of other models. Raises ValueError for a file that is no JSON object, OSError for one that cannot be read."""
     config = None if folder is None else folder / "config.json"
     if config is None or not config.is_file():
         return {}
@@ -48,8 +48,9 @@ def ids_in(folder: Path | None) -> Mapping[str, Any]:
 
 
 def end_ids(folder: Path) -> frozenset[int]:
-    """The ids that end a text which the folder's model generates, by its generation_config.json; empty without. Raises
-    ValueError for a file that is no JSON object."""
+    """The ids that end a text which the folder's model generates, by `eos_token_id` in generation_config.json; empty
+    without that file or key. Raises ValueError for a file that is no JSON object, OSError for one that cannot be
+    read."""
     config = folder / "generation_config.json"
     said = _object(config).get("eos_token_id") if config.is_file() else None
     return frozenset(entry for entry in (said if isinstance(said, list) else [said]) if type(entry) is int)

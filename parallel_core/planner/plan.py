@@ -108,7 +108,7 @@ class Plan:
     @cached_property
     def step(self) -> StepTime:
         """The seconds of a training step by part."""
-        return step_time(self._models, self.buffers, self.speed)
+        return step_time(self._models, self.speed)
 
     @property
     def samples(self) -> int:

@@ -23,7 +23,7 @@ import yaml
 
 from parallel_core.planner import find_device
 from parallel_core.planner.device import Device, device_file
-from parallel_core.planner.recorded import read_run
+from parallel_core.planner.recorded import joined, read_run
 from parallel_core.planner.refine import refined
 from parallel_core.system.files import replacing
 from pynative import kernels
@@ -34,9 +34,9 @@ from pynative.collectives import connect
 SECONDS, MOST_RANKS = 600, 64
 """The most seconds that a calibration's processes may take; the ranks of a node in the device file, more than a job
 has, since all of a job's are on this machine."""
-STEPS = 20
-"""Steps of each training, of which the middle half by length counts: a machine that others use changes its speed within
-a second."""
+STEPS, ROUNDS = 12, 2
+"""Steps of each training, and trainings of each model, which take turns. The middle half of a model's steps by length
+counts: a machine that others use changes its speed within a second."""
 MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
 SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
@@ -97,8 +97,8 @@ def trained(device: Device) -> Device:
     trainings, which are run here. Raises RuntimeError if a process fails or takes too long."""
     with tempfile.TemporaryDirectory() as folder:
         for ranks in sorted({options_of(model)[WORLD_SIZE] for model in MODELS}):
-            _ranks([TRAINS, folder, str(ranks), str(STEPS)], ranks)
-        found = refined(device, [read_run(Path(folder, model)) for model in MODELS])
+            _ranks([TRAINS, folder, *map(str, (ranks, STEPS, ROUNDS))], ranks)
+        found = refined(device, [joined([*map(read_run, Path(folder, model).iterdir())]) for model in MODELS])
     old = found.calibration
     return replace(found, calibration=replace(old, source=SOURCE, ranges=replace(old.ranges, time=TIME_RANGE)))
 
@@ -140,11 +140,11 @@ def write(keys: dict[str, Any], path: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """Measure this machine, write the device file that `argv` names (.yaml), refine it by short trainings, and write it
     again. Returns the exit code: 2 for other arguments, 1 for an error, each printed as a line. `--measure` and
-    `--train FOLDER RANKS STEPS` are what the processes that this starts are called with."""
+    `--train FOLDER RANKS STEPS ROUNDS` are what the processes that this starts are called with."""
     if [*argv] == [MEASURES]:
         measure()
         return 0
-    if len(argv) == 4 and argv[0] == TRAINS:
+    if len(argv) == 5 and argv[0] == TRAINS:
         train(Path(argv[1]), *map(int, argv[2:]))
         return 0
     if len(argv) != 1 or Path(argv[0]).suffix != ".yaml":

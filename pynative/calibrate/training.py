@@ -113,11 +113,12 @@ def connect_as(config: AllConfig) -> None:
     set_seed(config.training_config.seed)
 
 
-def train(folder: Path, world_size: int, steps: int) -> None:
-    """Train the models of a job of `world_size` ranks one after the other, `steps` steps each, as the rank whose
-    number the environment gives; the trace of each is left in `folder`/<model's name>."""
-    for model in models_of(world_size):
-        _train(model, folder / model, steps)
+def train(folder: Path, world_size: int, steps: int, rounds: int) -> None:
+    """Train the models of a job of `world_size` ranks in turns, `rounds` times and `steps` steps each time, as the rank
+    whose number the environment gives; the traces are left in `folder`/<model's name>/<number of the round>."""
+    for turn in range(rounds):
+        for model in models_of(world_size):
+            _train(model, folder / model / str(turn), steps)
 
 
 def _train(model: str, folder: Path, steps: int) -> None:

@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from mapping.derive.values import field_values
+from mapping.flags.notations import dtype
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.memory import does_not_fit
 from mapping.merge import Reading, Sources, resolve
 from mapping.readers import yaml_file
-from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken, world_size_of_environment
+from mapping.readers.command_line import (
+    ExtraArgs,
+    Unreadable,
+    convert,
+    rank_of_environment,
+    taken,
+    world_size_of_environment,
+)
 from mapping.reading import read, run_findings
 from parallel_core.config import AllConfig, ConfigError
-from parallel_core.config.base import complain, gather_findings
+from parallel_core.config.base import Unknown, complain, gather_findings
 from parallel_core.config.serialise import build
 from parallel_core.config.tree import SECTIONS
 from parallel_core.findings import Finding
@@ -169,7 +177,7 @@ def init_configs_from_args(
     For arguments of `parse_args` it is the configuration that was built when they were read; if attributes were changed
     since, it is built again from everything that was given and the changes, and attributes that follow from the changes
     are filled in. A namespace of another parser, such as Megatron's, is read attribute by attribute and left as it is.
-    Raises ValueError for values that are wrong or do not fit each other, as a rule a `ConfigError` with the findings.
+    Raises ValueError for values that are wrong or do not fit each other, as a rule a `ConfigError` with all findings.
     """
     if model_type != "model_config":
         raise ValueError(f"init_configs_from_args: model_type={model_type!r}: the model's section is model_config")
@@ -179,21 +187,24 @@ def init_configs_from_args(
     changes = args.changes()
     if changes:
         world_size = changes.pop("world_size", None) or args._reading.sources.world_size
-        given = [_changed(name, value) for name, value in changes.items()]
-        sources = args._reading.sources
-        reading = resolve(replace(sources, changed=[*sources.changed, *given], world_size=world_size))
+        reading = resolve(_with_changes(replace(args._reading.sources, world_size=world_size), changes))
         complain(reading.findings)
         args.keep(reading)
     return args._reading.config
 
 
-def _changed(name: str, value: Any) -> Given:
-    """The value that a script gave to an argument; raises `ConfigError` if its type or choices do not take it."""
-    row = ROW_OF[OTHER_NAMES.get(name, name)]
-    try:
-        return Given(f"args.{name}", None if value is None else taken(row, value), row)
-    except Unreadable as error:
-        raise ConfigError([Finding(f"args.{name}", error.word, error.rule, "change it")]) from None
+def _with_changes(sources: Sources, changes: Mapping[str, Any]) -> Sources:
+    """The sources with the values that a script gave to arguments, and a finding for each that the type or the choices
+    of its flag do not take."""
+    given, unread, findings = [*sources.changed], [*sources.unread], [*sources.findings]
+    for name, value in changes.items():
+        row = ROW_OF[OTHER_NAMES.get(name, name)]
+        try:
+            given.append(Given(f"args.{name}", None if value is None else taken(row, value), row))
+        except Unreadable as error:
+            unread.append(row)
+            findings.append(Finding(f"args.{name}", error.word, error.rule, "change it"))
+    return replace(sources, changed=given, unread=unread, findings=findings)
 
 
 _FILES = {
@@ -211,10 +222,28 @@ def _of_foreign(args: Namespace) -> AllConfig:
         for name, fix in _FILES.items()
         if getattr(args, name, None) not in (None, False)
     )
+    read, unreadable = _read_texts(args)
     with gather_findings() as findings:
-        config = build(field_values(args))
-    complain(findings)
+        config = build(field_values(read))
+    complain([*unreadable, *findings])
     return config
+
+
+def _read_texts(args: Namespace) -> tuple[Namespace, list[Finding]]:
+    """A copy of another parser's namespace in which values that it left as text are read as their flags read them, and
+    a finding for each that cannot be read; types may be torch's."""
+    read, findings = Namespace(**vars(args)), []
+    for name, value in vars(args).items():
+        row = ROW_OF.get(OTHER_NAMES.get(name, name))
+        if value is None or row is None or not row.target or row.type in (None, str):
+            continue
+        try:
+            if isinstance(value, str) or row.type is dtype:
+                setattr(read, name, convert(row, value))
+        except Unreadable as error:
+            setattr(read, name, Unknown())
+            findings.append(Finding(row.name, str(error.word), error.rule, "change it"))
+    return read, findings
 
 
 def initialize_megatron(

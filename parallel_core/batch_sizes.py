@@ -50,7 +50,7 @@ class BatchSizes:
             return rises and whole and self.schedule[-1][1] == self.final
         if self.ramp is None:
             return True
-        start, increment, samples = (*self.ramp, 0, 0)[:3]
+        start, increment, samples = (*self.ramp, 0, 0, 0)[:3]
         is_whole = len(self.ramp) == 3 and start > 0 and increment > 0 and samples >= 0
         return is_whole and start <= self.final and (self.final - start) % increment == 0
 

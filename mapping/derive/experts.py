@@ -67,7 +67,8 @@ def router_groups(args: Any) -> int | None:
     given = args.moe_router_num_groups or args.n_group
     limited = args.moe_router_group_topk or args.topk_group
     limited = limited or args.moe_device_level_aux_loss_coeff or args.moe_comm_aux_loss_coeff
-    return given or (args.expert_model_parallel_size if limited and args.expert_model_parallel_size > 1 else None)
+    ranks = args.expert_model_parallel_size or 1
+    return given or (ranks if limited and ranks > 1 else None)
 
 
 def group_score(args: Any) -> int | None:
@@ -94,7 +95,9 @@ OF_EXPERTS: dict[str, Callable[[Any], Any]] = {
     ),
     "moe_expert_capacity_factor": capacity_factor,
     "moe_token_drop_policy": lambda args: "position" if _is_deepspeed(args) else args.moe_token_drop_policy,
-    "moe_router_norm_topk_prob": lambda args: args.norm_topk_prob or (_is_deepspeed(args) and args.moe_router_topk > 1),
+    "moe_router_norm_topk_prob": lambda args: (
+        args.norm_topk_prob or (_is_deepspeed(args) and args.moe_router_topk != 1)
+    ),
     "moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
     "moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(
         args.moe_token_dispatcher_type, args.moe_token_dispatcher_type

@@ -116,7 +116,7 @@ def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
     def read(args: Any) -> str | None:
         given = getattr(args, own_argument)
         if given is not None:
-            return dtype(str(given))
+            return dtype(given)
         return "bfloat16" if args.bf16 else "float16" if args.fp16 else None
 
     return read
@@ -135,7 +135,7 @@ def recomputes_layers(args: Any) -> bool:
 
 def num_layer_list(args: Any) -> Any:
     """Numbers of layers by stage, from a layout, else a list; None: not given; Unknown: a layout that is refused."""
-    layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size
+    layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size or 1
     if layout is None:
         given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list
         return layer_list(given) if isinstance(given, str) else given
@@ -179,14 +179,14 @@ def pipeline_schedule(args: Any) -> str | None:
     if named is None and args.zero_bubble_v_schedule:
         return {"half": "v-half", "min": "v-min"}.get(args.zero_bubble_v_schedule_mem_setup, "zb-v")
     if named is None and args.enable_zero_bubble:
-        twice = str(2 * args.pipeline_model_parallel_size)
-        return "zb-2p" if args.zero_bubble_max_pending_backward == twice else "zb-1p"
+        is_twice = args.zero_bubble_max_pending_backward == str(2 * (args.pipeline_model_parallel_size or 1))
+        return "zb-2p" if is_twice else "zb-1p"
     return named
 
 
 def expert_parallel_size(args: Any) -> Any:
     size = args.expert_model_parallel_size
-    return size * args.tensor_model_parallel_size if size and args.moe_tp_extend_ep else size
+    return size * (args.tensor_model_parallel_size or 1) if size and args.moe_tp_extend_ep else size
 
 
 def context_parallel_algo(args: Any) -> str | None:

@@ -23,19 +23,20 @@ def scale_of_scores(args: Any) -> float | None:
     if not size or size < 0:
         return None
     base = 1.0 if args.mup_base_head_dim is None else args.mup_base_head_dim
+    power = 1.0 if args.mup_attn_scale_power is None else args.mup_attn_scale_power
     try:
-        return sqrt(max(base, 0.0)) * float(size) ** -float(args.mup_attn_scale_power)
+        return sqrt(max(base, 0.0)) * float(size) ** -float(power)
     except OverflowError:
         return 0.0  # as any scale that is no number: a rule refuses it
 
 
 def scale_of_logits(args: Any) -> float | None:
-    """Mu-P's factor of the logits: --mup-output-mult, but 1 / width multiplier if that flag is 1 and the multiplier is
-    positive; None without --use-mup."""
+    """Mu-P's factor of the logits: --mup-output-mult, but 1 / width multiplier if that flag is 1, or missing, and the
+    multiplier is positive; None without --use-mup."""
     if not args.use_mup:
         return None
     width = width_multiplier(args)
-    return args.mup_output_mult if args.mup_output_mult != 1.0 or width <= 0 else 1.0 / width
+    return args.mup_output_mult if args.mup_output_mult not in (None, 1.0) or width <= 0 else 1.0 / width
 
 
 def scale_of_embedding(args: Any) -> float | None:

@@ -43,16 +43,17 @@ def layer_list(text: str) -> list[Any]:
     return integers(text)
 
 
-def dtype(text: str) -> str:
+def dtype(given: Any) -> str:
     """`float32`, `float16` or `bfloat16`, also written as `fp16`, `half` or `torch.bfloat16`.
 
-    Returns `float32`, `float16` or `bfloat16`. Raises ValueError for any other text.
+    Returns `float32`, `float16` or `bfloat16`, also for torch's types, which print so. Raises ValueError for anything
+    else.
     """
     short = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
-    name = text.removeprefix("torch.")
+    name = str(given).removeprefix("torch.")
     name = short.get(name, name)
     if name not in FLOATS:
-        raise ValueError(text)
+        raise ValueError(given)
     return name
 
 

@@ -93,7 +93,7 @@ def callbacks(value: Any, entries: Entries) -> Values | str:
     listed = {f"[{number}]": entry for number, entry in enumerate(value)} if isinstance(value, list) else {"": value}
     for place, entry in listed.items():
         kind = entry.get("type") if isinstance(entry, Mapping) else entry
-        if kind not in CALLBACKS:
+        if not isinstance(kind, str) or kind not in CALLBACKS:
             raise ValueError(f"knows {', '.join(CALLBACKS)}, not {kind}")
         options = {key: part for key, part in entry.items() if key != "type"} if isinstance(entry, Mapping) else {}
         found |= part_meant(place, _by_name(kind), options, entries)

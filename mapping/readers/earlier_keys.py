@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from math import isclose
 from typing import Any
 
 from mapping.given import Demand
@@ -16,13 +18,23 @@ _BY_SCRIPT = "the network is what its sizes say"
 
 def keep_prob(value: Any, entries: Entries) -> Values | str:
     """The meaning of the share of attention's probabilities that dropout keeps: 1 - its rate, or where the file gives
-    that rate, too, the reason why it does nothing. Raises ValueError for what is no number, and beside a rate for a
-    share that is neither 1 nor 1 - that rate."""
+    that rate, too, the reason why it does nothing; both may be numbers as text, as YAML reads 1e-1. Raises ValueError
+    for what is no number, and beside a rate that is one for a share that is neither 1 nor 1 - that rate."""
     names = ("attention_dropout", "attention_dropout_rate")
     rate = next((entries[key] for key in (f"model_config.{name}" for name in names) if key in entries), None)
-    if not isinstance(value, int | float) or (rate is not None and value not in (1, 1 - rate)):
-        raise ValueError(f"must be 1 - attention_dropout, {1 - (rate or 0):g}")
-    return {"attention_dropout_rate": 1 - value} if rate is None else "attention_dropout says it"
+    share, dropped = _number(value), _number(rate)
+    wanted = 1 - (dropped or 0)
+    if share is None or (dropped is not None and not any(isclose(share, one) for one in (1, wanted))):
+        raise ValueError(f"must be 1 - attention_dropout, {wanted:g}")
+    return {"attention_dropout_rate": 1 - share} if rate is None else "attention_dropout says it"
+
+
+def _number(value: Any) -> float | None:
+    """A number, also as text; None for anything else."""
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            return float(value)
+    return None
 
 
 def _adapts(meaning: Meaning) -> Meaning:
@@ -74,7 +86,7 @@ def clipping(value: Any, entries: Entries) -> Values:
         "ClipGlobalNorm": {"clip_grad": limit},
         "GradClipByValue": {"clip_grad": 0.0, "clip_grad_value": limit},
     }
-    if kind not in fields:
+    if not isinstance(kind, str) or kind not in fields:
         raise ValueError(f"grad_clip_type must be one of {', '.join(fields)}")
     return fields[kind]
 

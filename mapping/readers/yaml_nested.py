@@ -20,7 +20,7 @@ from parallel_core.findings import Finding
 def norm_type(value: Any, entries: Entries) -> Values:
     """The meaning of the kind of norm: RMSNorm is the fused one if the list of fused operators names rmsnorm."""
     fused = entries.get(f"{_PRECISION}.fused_operators")
-    is_fused = isinstance(fused, str) and "rmsnorm" in _names(fused)
+    is_fused = "rmsnorm" in (_names(fused) or ())
     return {"normalization": "FusedRMSNorm" if is_fused and value == "RMSNorm" else value}
 
 
@@ -31,8 +31,13 @@ def query_groups(value: Any, entries: Entries) -> Values:
     return {"num_query_groups": value} | ({} if is_said else {"group_query_attention": True})
 
 
-def _names(value: str | None) -> set[str]:
-    return {name.strip() for name in (value or "").split(",")} - {"", "gradient_accumulation"}
+def _names(value: Any) -> set[str] | None:
+    """The operators' names in a list, or in a text with commas between, without gradient_accumulation; None: it is
+    neither."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        return None
+    return {name.strip() for name in listed} - {"", "gradient_accumulation"}
 
 
 OPERATORS = {
@@ -46,11 +51,14 @@ apart."""
 
 
 def operators(fused: bool) -> Meaning:
-    """The meaning of a text with operators' names, separated by commas: they are fused, or with False are not; rmsnorm
-    counts only if fused, gradient_accumulation never. It raises ValueError for unknown names."""
+    """The meaning of a list of operators' names, or of a text with commas between them: they are fused, or with False
+    are not; rmsnorm counts only if fused, gradient_accumulation never. It raises ValueError for unknown names, and for
+    what is neither."""
 
-    def read(value: str | None, entries: Entries) -> Values:
+    def read(value: Any, entries: Entries) -> Values:
         names = _names(value)
+        if names is None:
+            raise ValueError("must be names of operators, in a list or with commas between")
         values: Values = {OPERATORS[name]: fused for name in names & OPERATORS.keys()}
         if "rmsnorm" in names and fused:
             values["normalization"] = "FusedRMSNorm"

@@ -61,14 +61,15 @@ def read_prompts(file: Path) -> list[Prompt]:
 
 def read_lines(file: Path, read: Callable[[Any], T | str], nothing: Finding) -> list[tuple[int, T]]:
     """The number, from 1, of each line that is not empty, and the result of `read` for the JSON value in it. `read`
-    returns a text to say that the value is wrong.
+    returns a text to say that the value is wrong. A line ends with a line feed, a carriage return or both alone: JSON
+    texts may hold other separators, such as U+2028.
 
     Raises ConfigError with a finding for every wrong line, or for a file that cannot be read; with the finding
     `nothing` for a file that has none but empty lines.
     """
     flag = nothing.flag
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError([Finding(flag, file, f"is not UTF-8 ({error.reason} at byte {error.start})")]) from error
     except OSError as error:

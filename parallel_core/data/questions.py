@@ -67,12 +67,12 @@ class Writer:
     def tasks(self, file: Path, questions: Sequence[tuple[int, Question]], room: int, ids: int) -> list[Task]:
         """The tasks of the questions, given with their lines' numbers in `file`. Raises ConfigError that names every
         line that cannot be encoded, that has more than `room` tokens, no token of a prompt or none of an answer, or a
-        token that is not below `ids`, the number of the model's ids."""
+        token that is not among the `ids` ids of the model."""
         tasks, found = [], []
         for line, question in questions:
             try:
                 task = Task(*self._pair(question), line)
-                problem = next(_problems(task, room, ids), None)
+                problem = next(problems(task, room, ids), None)
             except ValueError as error:
                 task, problem = None, str(error)
             if problem:
@@ -89,11 +89,14 @@ class Writer:
         return Prompt(text=question.prompt).tokens(self.tokenizer), self.tokenizer.encode(question.answer)
 
 
-def _problems(task: Task, room: int, ids: int) -> Iterator[str]:
+def problems(task: Task, room: int, ids: int) -> Iterator[str]:
+    """The rule that a task breaks, if any: it needs tokens of a prompt and of an answer, together at most `room`, all
+    of them among `ids` ids."""
     tokens = [*task.prompt, *task.answer]
+    strange = [token for token in tokens if not 0 <= token < ids]
     if not task.prompt or not task.answer:
         yield "has no token of a prompt, or of an answer"
     elif len(tokens) > room:
         yield f"has {len(tokens)} tokens, the model's sequence {room}"
-    elif max(tokens) >= ids:
-        yield f"has token {max(tokens)}, which is not among the model's {ids} ids; is it another tokenizer's?"
+    elif strange:
+        yield f"has token {strange[0]}, which is not among the model's {ids} ids; is it another tokenizer's?"

@@ -65,8 +65,10 @@ class Judge:
 
 
 def summary(given: Sequence[Given]) -> dict[str, Any]:
-    """The figures over all results, at least one: "loss", the mean over all answers' tokens, "exact_match", the
-    share of exact matches, and the numbers of "answers" and of their "tokens"."""
+    """The figures over all results: "loss", the mean over all answers' tokens, "exact_match", the share of exact
+    matches, and the numbers of "answers" and of their "tokens". Raises ValueError if there is no result."""
+    if not given:
+        raise ValueError("there is no result to sum up; judge at least one task")
     tokens = sum(one.tokens for one in given)
     loss = sum(one.loss * one.tokens for one in given) / tokens
     return {
@@ -78,7 +80,8 @@ def summary(given: Sequence[Given]) -> dict[str, Any]:
 
 
 def show(given: Sequence[Given], as_json: bool) -> None:
-    """Print the summary on rank 0; as_json: as one object, with the result of each line."""
+    """Print the summary on rank 0; as_json: as one object, with the result of each line. Raises ValueError there if
+    there is no result."""
     if parallel_state.get_global_rank() != 0:
         return
     whole = summary(given)

@@ -9,7 +9,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.data.questions import Task
+from parallel_core.data.questions import FLAG, Task, problems
+from parallel_core.findings import ConfigError, Finding
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sampling import log_probability
 from pynative import kernels, parallel_state
@@ -40,11 +41,16 @@ class _Answers(Forward):
 
 def answer_logprobs(model: nn.Cell, tasks: Sequence[Task]) -> list[Array]:
     """For each task the natural logarithm of the probability of every token of its answer, given the prompt and the
-    answer's tokens before: float32 [tokens of the answer]. Prompt and answer must fit the model's sequence. Ranks that
-    share a model call this alike and get the same. Raises ValueError if they do not, and for prompts and layouts that
-    `texts.check` refuses.
+    answer's tokens before: float32 [tokens of the answer]. Ranks that share a model call this alike and get the same.
+    Raises ValueError if they do not, for prompts and layouts that `texts.check` refuses, and, naming every such task by
+    its line, for prompts and answers that do not fit the model's sequence together or have ids that are not its own,
+    and for empty answers.
     """
     check(model, [task.prompt for task in tasks], 1)
+    room, ids = model.config.seq_length, model.config.unpadded_vocab_size
+    found = [(task.line, problem) for task in tasks for problem in problems(task, room, ids)]
+    if found:
+        raise ConfigError([Finding(FLAG, f"line {line}", problem, "change it") for line, problem in found])
     check_alike(model, tasks)
     wanted = [token for task in tasks for token in task.answer]
     logprobs = np.zeros(len(wanted), np.float32)

@@ -15,6 +15,7 @@ import mapping
 from mapping import ConfigError, get_args, init_configs_from_args, initialize_megatron, parse_args
 from mapping.arguments import GRACE_SECONDS
 from mapping.reading import read
+from parallel_core.config.base import gather_findings
 from tests.support.assets import asset
 from tests.support.mapping.lines import line, reading
 
@@ -292,6 +293,54 @@ def test_values_that_other_parsers_leave_as_text_are_read():
     assert (config.parallel_config.num_layer_list, config.parallel_config.noop_layers) == ([1, 3], [0, 3])
     assert (config.model_config.params_dtype, config.moe_config.moe_layer_freq) == ("bfloat16", [1, 1, 1, 1])
     assert (config.training_config.profile_memory, config.training_config.bucket_size) == (True, 100)
+
+
+SMALL = dict(num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64, padded_vocab_size=512)
+
+
+def test_all_mistakes_of_another_parsers_namespace_are_said_at_once():
+    """Texts and types that cannot be read, and numbers out of range, are one error with a line for each, by flag."""
+    wrong = dict(params_dtype="int7", embedding_dtype=int, moe_layer_freq="((", lr="fast", min_lr=-1.0)
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_args(Namespace(**SMALL, **wrong))
+    starts = ["--params-dtype int7: must be `float32`", "--embedding-dtype <class 'int'>: must be `float32`"]
+    starts += ["--moe-layer-freq ((: must be ", "--lr fast: must be a number", "--min-lr -1: must be at least 0"]
+    assert all(error.startswith(start) for error, start in zip(caught.value.errors, starts, strict=True))
+
+
+class Float16:
+    """A type that prints as torch's."""
+
+    def __str__(self):
+        return "torch.float16"
+
+
+def test_torchs_types_are_read():
+    """Types of torch's in a namespace, another parser's or our own, are those that they print as."""
+    config = init_configs_from_args(Namespace(**SMALL, params_dtype=Float16(), embedding_dtype=Float16()))
+    assert (config.model_config.params_dtype, config.model_config.embedding_init_dtype) == ("float16", "float16")
+    args = parse_args(line())
+    args.params_dtype = Float16()
+    assert init_configs_from_args(args).model_config.params_dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    "given, target, value",
+    [
+        ({"num_experts": 4, "topk_group": 1}, "moe_config.moe_router_num_groups", None),
+        ({"num_experts": 4, "moe_model_type": "deepspeed_moe"}, "moe_config.moe_router_norm_topk_prob", True),
+        ({"num_experts": 4, "expert_model_parallel_size": 1, "moe_tp_extend_ep": True}, "moe_config.num_experts", 4),
+        ({"enable_zero_bubble": True}, "parallel_config.pipeline_schedule", "zb-1p"),
+        ({"pipeline_model_parallel_layout": "EttttL"}, "parallel_config.num_layer_list", [4]),
+        ({"use_mup": True}, "model_config.scales.attention", 1 / 16),
+        ({"use_mup": True, "mup_base_hidden_size": 32}, "model_config.scales.logits", 0.5),
+    ],
+)
+def test_what_another_parsers_namespace_lacks_is_not_given(given, target, value):
+    """Arguments beside which another parser has not those that Megatron's flags go with have the same meaning."""
+    with gather_findings():
+        config = init_configs_from_args(Namespace(**SMALL, **given))
+    assert attrgetter(target)(config) == value
 
 
 def test_help_lists_the_flags_that_act(capsys):

@@ -74,6 +74,26 @@ def test_two_keys_that_agree_are_one():
     assert init_configs_from_dict(content).parallel_config.tensor_model_parallel_size == 2
 
 
+@pytest.mark.parametrize("fused", [["swiglu", " rmsnorm"], "swiglu, rmsnorm", [], ""])
+@pytest.mark.parametrize("unfused", [["rope", "masked_softmax"], "rope,masked_softmax"])
+def test_operators_are_named_in_a_list_or_a_text(fused, unfused):
+    """fused_operators and nofused_operators take a list of names as well as a text with commas between."""
+    content = nested({"layernorm": {"norm_type": "RMSNorm"}}, {"fused_operators": fused, "nofused_operators": unfused})
+    model = init_configs_from_dict(content).model_config
+    assert not model.apply_rope_fusion and not model.masked_softmax_fusion
+    assert model.apply_swiglu_fusion == bool(fused)
+    assert model.normalization == ("FusedRMSNorm" if fused else "RMSNorm")
+
+
+@pytest.mark.parametrize("given", [5, ["rope", 5], {"rope": {"on": True}}, [["rope"]]])
+@pytest.mark.parametrize("key", ["fused_operators", "nofused_operators"])
+def test_operators_that_are_no_names_are_one_error(key, given):
+    """Another value than names of operators is one error with the key."""
+    content = nested({"layernorm": {"norm_type": "RMSNorm"}}, {key: given})
+    (error,) = errors(content)
+    assert error.startswith(f"accelerate_config.precision.{key}")
+
+
 def test_an_unknown_kind_of_attention_is_refused():
     """Another attention_type than GQA and MHA in the nested layout is one error with the file's key."""
     (error,) = errors(nested(blocks={"attention": {"head_num": 8, "attention_type": "XYZ"}}))

@@ -63,6 +63,21 @@ def test_a_mistake_in_a_change_names_the_attribute():
     assert init_configs_from_args(args).optimizer_config.learning_rate == 0.5
 
 
+def test_all_mistakes_in_changes_are_said_at_once():
+    """Attributes that cannot be read, and one that can but is wrong, are one error with a line for each."""
+    args = parse_args(line())
+    args.lr, args.bf16, args.num_layers = "fast", "yes", 0
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_args(args)
+    assert caught.value.errors == [
+        "args.lr fast: must be a number; change it",
+        "args.bf16 'yes': must be true or false; change it",
+        "args.num_layers 0: must be at least 1; change it",
+    ]
+    args.lr, args.bf16, args.num_layers = 0.5, True, 4
+    assert init_configs_from_args(args).optimizer_config.learning_rate == 0.5
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda args: pickle.loads(pickle.dumps(args))])
 def test_copies_know_it_too(copied):
     """Copied, deep-copied and pickled arguments keep the config, and changes to them count."""

@@ -209,10 +209,19 @@ def test_what_a_file_ignores_is_printed(capsys):
     assert "ignored, the result is the same without: fp8_interval use_mcore_models" in lines
 
 
-@pytest.mark.parametrize("value", ["x", [[1]], {"a": 1}, "None", "9" * 30, float("inf")])
+@pytest.mark.parametrize("value", ["x", [], [[1]], {"a": 1}, "None", "9" * 30, float("inf")])
 @pytest.mark.parametrize(
     "key",
-    ["bf16", "params_dtype", "lr", "num_layers", "moe_layer_freq", "noop_layers", "original_max_position_embeddings"],
+    [
+        "bf16",
+        "params_dtype",
+        "lr",
+        "num_layers",
+        "moe_layer_freq",
+        "noop_layers",
+        "original_max_position_embeddings",
+        "rampup_batch_size",
+    ],
 )
 def test_a_strange_value_is_a_finding_not_a_traceback(key, value):
     """A value of the wrong kind for a key is accepted or a finding, never another exception."""

@@ -41,7 +41,9 @@ class Chat:
 
     def pair(self, question: str, answer: str) -> tuple[list[int], list[int]]:
         """(ids of a question, up to the place where the answer begins; ids of the answer, and of the texts and tokens
-        that the template puts behind it). Raises ValueError if the template cannot write them."""
+        that fine-tuning with the template puts behind it, with `efficient_eos` the end of a text). Raises ValueError if
+        the template cannot write them."""
         messages = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
         ((asked, answered),) = self._encoder.pairs(Conversation([messages[0]], [messages[1]]))
-        return list(asked), list(answered)
+        end = self._encoder.end
+        return list(asked), [*answered, *([] if end is None else [end])]

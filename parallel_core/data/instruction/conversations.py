@@ -49,6 +49,33 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
     are a `doubt`, as is an empty answer or question), history the turns before, system the system message. Raises
     BadRecord where there is no answer, where history is no list of pairs of texts, and where another of these columns
     holds something other than text (null, false, 0 and what is empty count as missing)."""
+    conversation = _asked_by_alpaca(row, columns)
+    output = row.get(columns.response) if columns.response else None
+    if output is None or output == []:
+        raise BadRecord(f"no answer: {columns.response!r} is missing or null")
+    answers = output if isinstance(output, list) else [output]
+    if not all(isinstance(answer, str) for answer in answers):
+        raise BadRecord(f"{columns.response!r} must be a text: is {answers!r}"[:200])
+    if len(answers) > 1:
+        conversation.doubt = f"{len(answers)} answers: a conversation has one"
+    elif not answers[0]:
+        conversation.doubt = f"the answer is empty: {columns.response!r}"
+    conversation.responses = [_answer(text) for text in answers]
+    return conversation
+
+
+def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
+    """A conversation of Alpaca's columns, with a chosen and a rejected answer in place of the output, which is not
+    read. Raises BadRecord where one of the two is no text, and for the other columns as `of_alpaca`."""
+    answers = [text_under(row, columns.chosen), text_under(row, columns.rejected)]
+    conversation = _asked_by_alpaca(row, columns)
+    conversation.responses = [_answer(text) for text in answers]
+    return conversation
+
+
+def _asked_by_alpaca(row: Row, columns: Columns) -> Conversation:
+    """The conversation of all of Alpaca's columns but the output's, without an answer yet; an empty question is a
+    doubt."""
     prompt = [
         {"role": role, "content": text}
         for turn in _history(row, columns)
@@ -56,29 +83,9 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
     ]
     parts = [text_under(row, name) for name in (columns.prompt, columns.query) if name and row.get(name)]
     prompt.append({"role": "user", "content": "\n".join(parts)})
-    output = row.get(columns.response) if columns.response else None
-    if output is None or output == []:
-        raise BadRecord(f"no answer: {columns.response!r} is missing or null")
-    answers = output if isinstance(output, list) else [output]
-    if not all(isinstance(answer, str) for answer in answers):
-        raise BadRecord(f"{columns.response!r} must be a text: is {answers!r}"[:200])
-    doubt = ""
-    if len(answers) > 1:
-        doubt = f"{len(answers)} answers: a conversation has one"
-    elif not answers[0]:
-        doubt = f"the answer is empty: {columns.response!r}"
-    elif not parts:
-        doubt = f"the question is empty: {columns.prompt!r}"
     system = text_under(row, columns.system) if columns.system and row.get(columns.system) else ""
-    return Conversation(prompt, [_answer(text) for text in answers], system, doubt=doubt, row=row)
-
-
-def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
-    """A conversation of Alpaca's columns, with a chosen and a rejected answer in place of the output, which is not
-    read. Raises BadRecord where one of the two is no text, and for the other columns as `of_alpaca`."""
-    answers = [text_under(row, columns.chosen), text_under(row, columns.rejected)]
-    alone = of_alpaca({**row, str(columns.response): "."}, columns)
-    return Conversation(alone.prompt, [_answer(text) for text in answers], alone.system, doubt=alone.doubt, row=row)
+    doubt = "" if parts else f"the question is empty: {columns.prompt!r}"
+    return Conversation(prompt, [], system, doubt=doubt, row=row)
 
 
 def of_sharegpt(row: Row, columns: Columns) -> Conversation:

@@ -37,16 +37,19 @@ def order_of_samples(
     shuffle: bool = True,
     shuffle_all: bool = False,
     batch: int | None = None,
+    size: int | None = None,
 ) -> NDArray[np.int32]:
     """The numbers of the conversations first ... last - 1 in the order of training, in whole passes: as many as
     `samples` needs, at least one; empty if there are no conversations.
 
     shuffle: shuffle each pass anew. shuffle_all: then shuffle all passes together. batch: fill up each pass to whole
-    batches of this size with the data's conversations 0, 1, ...
+    batches of this size with the data's conversations 0, 1, ..., again from 0 behind the last. size: the number of all
+    conversations of the data; None: `last`.
     """
     one_pass = np.arange(first, last, dtype=np.int64)
     if batch is not None and len(one_pass) % batch:
-        one_pass = np.append(one_pass, np.arange(batch - len(one_pass) % batch, dtype=np.int64))
+        filling = np.arange(batch - len(one_pass) % batch, dtype=np.int64)
+        one_pass = np.append(one_pass, filling % (last if size is None else size))
     drawn = np.random.RandomState(seed)
     passes = []
     for _ in range(max(-(-samples // len(one_pass)), 1) if len(one_pass) else 0):

@@ -56,6 +56,13 @@ class ConversationEncoder:
     drop_thinking: bool = True
     """Whether DeepSeek V4's format leaves out thoughts before the last question."""
 
+    @property
+    def end(self) -> int | None:
+        """The id that fine-tuning puts behind the last answer, which is not in `pairs`: the end of a text with a
+        template of `efficient_eos`, else None. Raises ValueError with such a template for a tokenizer without an end of
+        a text."""
+        return self.tokens.eos if self.template and self.template.efficient_eos else None
+
     def pairs(self, conversation: Conversation) -> list[Pair]:
         """(ids of the source, ids of the target) of each turn, cut so that all turns together have at most `room`
         tokens; turns behind a full room are left out. Raises BadRecord for a message that the template

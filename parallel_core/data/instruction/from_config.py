@@ -52,6 +52,7 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
                 shuffle=data.shuffle,
                 shuffle_all=data.full_shuffle,
                 batch=batch,
+                size=len(part.data),
             )
             made.append(InstructionDataset(part.data, order, rules, collator, last - first))
         return made

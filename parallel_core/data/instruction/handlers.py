@@ -52,10 +52,8 @@ def instruction(conversation: Conversation, setting: Setting) -> Sequences:
     labels (input_ids, not shifted, with -100 at questions; with `efficient_eos` the first token of each question but
     the first has the end of a text as its label). Raises BadRecord for a conversation without tokens, ValueError for a
     tokenizer without an end of a text that is written, and both as `ConversationEncoder.pairs`."""
-    template = setting.encoder.template
-    pairs = setting.encoder.pairs(conversation)
-    end = setting.tokens.eos if template and template.efficient_eos else None
-    return _with_eod(*joined(pairs, end, setting.neat_room), setting)
+    encoder = setting.encoder
+    return _with_eod(*joined(encoder.pairs(conversation), encoder.end, setting.neat_room), setting)
 
 
 def _with_eod(ids: list[int], labels: list[int], setting: Setting) -> Sequences:
@@ -71,8 +69,7 @@ def pair(conversation: Conversation, setting: Setting) -> Sequences:
     rejected_input_ids and rejected_labels; none is cut; with a template of `efficient_eos` the end of a text ends each.
     Raises ValueError with a template of `efficient_eos` for a tokenizer without an end of a text, and BadRecord and
     ValueError as `ConversationEncoder.pairs`."""
-    template = setting.encoder.template
-    end = [setting.tokens.eos] if template and template.efficient_eos else []
+    end = [] if setting.encoder.end is None else [setting.encoder.end]
     whole = replace(setting.encoder, room=10**9)
     sides = {}
     for name, answer in zip(("chosen", "rejected"), conversation.responses, strict=True):
@@ -87,13 +84,14 @@ def pair(conversation: Conversation, setting: Setting) -> Sequences:
 def reward(conversation: Conversation, setting: Setting) -> Sequences:
     """The sequences of a conversation, cut to --seq-length, without its last answer: input_ids, attention_mask (ones),
     and for each of --dataset-additional-keys the ids of the row's text under that key, for the key `labels` those of
-    the last answer. Raises BadRecord for a row without text under a key, and BadRecord and ValueError as
-    `ConversationEncoder.pairs`."""
+    the last answer. Raises BadRecord for a row without text under a key or, for `labels`, without an answer, and
+    BadRecord and ValueError as `ConversationEncoder.pairs`."""
     turns = setting.encoder.pairs(conversation)
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}
+    labels = conversation.responses[-1]["content"] if conversation.responses else None
     for key in setting.additional_keys:
-        text = text_under({**conversation.row, "labels": conversation.responses[-1]["content"]}, key)
+        text = text_under({**conversation.row, "labels": labels}, key)
         written[key] = [setting.tokens.tokenizer.encode(text)]
     return written
 

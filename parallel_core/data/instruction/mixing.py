@@ -71,8 +71,9 @@ def interleaved(
     """(number of the data set, number of the record in it) of each record of the mixture: data sets in turn, or drawn
     with `probabilities` and `seed` as HuggingFace's datasets draws them.
 
-    lengths: records of each data set, none 0. until_all: until the last data set ends, where shorter ones begin again;
-    False: until the first ends. Without probabilities each data set gives a record in the last round, too.
+    lengths: records of each data set, none 0. probabilities: as of `checked_probabilities`. until_all: until the last
+    data set ends, where shorter ones begin again; False: until the first ends. Without probabilities each data set
+    gives a record in the last round, too.
     """
     if probabilities is None:
         for number in range(max(lengths) if until_all else min(lengths)):
@@ -91,15 +92,25 @@ def interleaved(
                 ended[which], nexts[which] = True, 0
 
 
-def checked_probabilities(text: str | None, number: int) -> list[float] | None:
+_INEXACT = 1e-8
+"""The most that probabilities may sum to apart from 1: NumPy, which draws with them, takes no more."""
+
+
+def checked_probabilities(text: str | None, number: int, until_all: bool) -> list[float] | None:
     """The probabilities of `number` data sets in the text of `--interleave-probs`; None without one. Raises ValueError
-    unless they are as many, none negative, and sum to 1."""
+    unless they are as many, none negative, and sum to 1; with `until_all` (interleave_over) also for a 0, as a data set
+    that is never drawn does not end."""
     if text is None:
         return None
     try:
         given = [float(part) for part in text.split(",")]
     except ValueError:
         given = []
-    if len(given) != number or abs(sum(given) - 1) > 1e-6 or min(given) < 0:
+    if len(given) != number or not abs(sum(given) - 1) <= _INEXACT or min(given) < 0:
         raise ValueError(f"--interleave-probs {text}: must be {number} numbers, one a data set, that sum to 1")
+    if until_all and 0 in given:
+        raise ValueError(
+            f"--interleave-probs {text}: with --mix-strategy interleave_over each must be above 0, as it draws until "
+            "the last data set ends; leave out the data set of probability 0"
+        )
     return given

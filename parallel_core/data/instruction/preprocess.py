@@ -138,7 +138,8 @@ def _sources(options: InstructionOptions) -> list[Source]:
 
 
 def _items(sources: list[Source], options: InstructionOptions, report: Report) -> Iterator[_Item]:
-    probabilities = checked_probabilities(options.interleave_probs, len(sources))
+    until_all = options.mix_strategy == "interleave_over"
+    probabilities = checked_probabilities(options.interleave_probs, len(sources), until_all)
     aligned = [_aligned(source, options, report) for source in sources]
     if options.mix_strategy == "concat" or len(sources) == 1:
         before = 0
@@ -151,7 +152,6 @@ def _items(sources: list[Source], options: InstructionOptions, report: Report) -
     empty = [str(source.path) for source, items in zip(sources, lists, strict=True) if not items]
     if empty:
         raise ValueError(f"--mix-strategy {options.mix_strategy}: {empty[0]} has no record that can be trained on")
-    until_all = options.mix_strategy == "interleave_over"
     order = list(interleaved([len(items) for items in lists], probabilities, options.seed, until_all))
     size = sum(map(_size, sources))
     for place, (which, number) in enumerate(order, start=1):

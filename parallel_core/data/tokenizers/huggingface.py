@@ -26,10 +26,10 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
-    # transformers passes these to every template, which tests them for truth.
+    # transformers passes these to every template, which tests them for truth; None unless `variables` has them.
     usual = {"tools": None, "documents": None}
     try:
-        return environment.from_string(template).render(**usual, **variables)
+        return environment.from_string(template).render({**usual, **variables})
     except (jinja2.TemplateError, TypeError, ValueError, KeyError, ArithmeticError) as error:
         raise ValueError(f"the chat template does not take this conversation ({error})") from error
 

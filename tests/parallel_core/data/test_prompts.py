@@ -15,6 +15,14 @@ def test_each_kind_is_read(tmp_path):
     assert messages == Prompt(messages=({"role": "user", "content": "x"},))
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"], ids=ascii)
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=ascii)
+def test_separators_within_a_text_end_no_line(separator, end, tmp_path):
+    """JSON texts may hold Unicode's separators of lines; only line feeds, also behind carriage returns, end a line."""
+    (tmp_path / "p").write_text(f'{{"text": "a{separator}b"}}{end}{{"text": "c"}}{end}', encoding="utf-8", newline="")
+    assert read_prompts(tmp_path / "p") == [Prompt(text=f"a{separator}b"), Prompt(text="c")]
+
+
 WRONG = [
     "{",
     "[" * 100000,

@@ -79,6 +79,37 @@ def test_probabilities_of_answers_are_those_of_the_whole_logits(world_size, para
         np.testing.assert_allclose(np.concatenate(found), np.concatenate(wanted), rtol=1e-5)
 
 
+def refused(backend, folder):
+    """The errors of answers that the model of `folder` cannot score, and of a summary of no results."""
+    from pynative.generation.command import filled
+    from pynative.generation.judge import summary
+    from pynative.generation.options import config_of
+    from pynative.generation.scores import answer_logprobs
+
+    config = config_of(folder, "float32", device_target="CPU", world_size=1)
+    sizes, found = config.model_config, []
+    ids, room = sizes.unpadded_vocab_size, sizes.seq_length
+    wrong = [Task([1], [ids], 2), Task([1], [2, -1], 3), Task([1] * room, [1], 5), Task([1], [], 6)]
+    with job(backend, config):
+        model = filled(folder, config)
+        for ask in (lambda: answer_logprobs(model, [TASKS[0], *wrong]), lambda: summary([])):
+            try:
+                ask()
+            except ValueError as error:
+                found.append(str(error).split("\n"))
+        (most,) = answer_logprobs(model, [Task([1] * (room - 1), [1], 1)])
+    return ids, room, found, len(most)
+
+
+def test_answers_that_a_model_cannot_score_are_named(tmp_path):
+    """Tasks longer than the sequence, with ids that the model lacks, or without an answer are one error that names each
+    by its line, as is a summary of no results; a task that just fits is scored."""
+    ((ids, room, (tasks, nothing), most),) = run(1, refused, unpack("hf/llama", tmp_path))
+    starts = [f"line 2: has token {ids}", "line 3: has token -1", f"line 5: has {room + 1} tokens", "line 6: has no"]
+    assert all(error.startswith(f"--task-data-path {start}") for error, start in zip(tasks, starts, strict=True))
+    assert nothing == ["there is no result to sum up; judge at least one task"] and most == 1
+
+
 def evaluate(folder, file, *more):
     return warm.run(["-m", "mapping", "evaluate", "--load", folder, "--task-data-path", file, *more])
 

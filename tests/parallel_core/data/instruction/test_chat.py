@@ -6,6 +6,8 @@ import pytest
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.instruction.conversations import Conversation
 from parallel_core.data.instruction.encoding import ConversationEncoder
+from parallel_core.data.instruction.handlers import instruction
+from parallel_core.data.instruction.setting import Setting
 from parallel_core.data.instruction.templates import load_template
 from parallel_core.data.instruction.tokens import tokens_for
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
@@ -35,6 +37,18 @@ def test_the_prompt_is_the_sources_of_the_data(name, messages):
     *before, (last, target) = encoder.pairs(Conversation(list(turns), [answer], system=system))
     assert chat.prompt(messages) == [*(token for pair in before for part in pair for token in part), *last]
     assert target[-1] in chat.ends or name in ("empty", "qwen_lf", "qwen3")
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama3", "gemma", "baichuan2"])
+def test_a_pair_is_what_fine_tuning_learns(name):
+    """Question and answer of `pair` are a training record's ids, the answer its labels: also the end of a text, which
+    stands behind the answer with templates of `efficient_eos` (gemma, baichuan2), and is among `ends`."""
+    template, tokenizer = load_template(name), made(name)
+    chat, tokens = Chat(template, tokenizer), tokens_for(template, tokenizer)
+    asked, answered = chat.pair("Hello", "Hi.")
+    sets = instruction(Conversation(FIRST[:1], FIRST[1:]), Setting(tokens, ConversationEncoder(template, tokens)))
+    assert sets["input_ids"] == [asked + answered]
+    assert [label for label in sets["labels"][0] if label != -100] == answered and answered[-1] in chat.ends
 
 
 def test_the_stop_word_ends_an_answer():

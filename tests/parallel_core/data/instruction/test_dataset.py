@@ -182,6 +182,12 @@ def ends_of(starts, ids, neat):
     return ends
 
 
+@pytest.mark.parametrize(("size", "filled"), [(None, [0, 1, 2, 0, 1, 2, 0, 1]), (5, [0, 1, 2, 0, 1, 2, 3, 4])])
+def test_passes_are_filled_up_with_what_there_is(size, filled):
+    """A pass that is shorter than a batch is filled up with the data's conversations again and again."""
+    assert order_of_samples(0, 3, 3, 1, shuffle=False, batch=8, size=size).tolist() == filled
+
+
 def test_fixed_lengths_cut_documents_anywhere():
     """--fix-sub-seq-length 3 begins a document at every third position."""
     rules = SampleRules(seq_length=8, reset_attention_mask=True, fixed_length=3)

@@ -9,7 +9,7 @@ from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.instruction.conversations import Conversation
 from parallel_core.data.instruction.encoding import ConversationEncoder
 from parallel_core.data.instruction.handlers import instruction
-from parallel_core.data.instruction.mixing import interleaved, listed_sources
+from parallel_core.data.instruction.mixing import checked_probabilities, interleaved, listed_sources
 from parallel_core.data.instruction.packing import best_fit
 from parallel_core.data.instruction.setting import Setting
 from parallel_core.data.instruction.tokens import tokens_for
@@ -131,6 +131,28 @@ def test_rewards_data_have_prompts_alone(tmp_path, tokenizer):
     assert tokenizer.detokenize(sets["input_ids"][0]).endswith("<|im_start|>assistant\n")
 
 
+def test_rewards_data_without_an_answer_are_left_out(tmp_path, capsys):
+    """A row whose messages all lack content has no `labels`: the R1 handler leaves it out with the reason."""
+    roles = "human", "gpt"
+    good = {"conversations": [{"from": role, "value": role} for role in roles]}
+    bad = {"conversations": [{"from": role, "value": None} for role in roles]}
+    more = ("--prompt-type", "qwen", "--dataset-additional-keys", "labels")
+    sets = written(tmp_path, [bad, good], "R1SharegptStyleInstructionHandler", *more)
+    assert [len(sequences) for sequences in sets.values()] == [1, 1, 1]
+    assert "in.jsonl, line 1: 'labels' must be a text: is None" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("names", [{"response": None}, {"prompt": "output"}], ids=["none", "taken"])
+def test_answers_to_compare_need_no_output(names, tmp_path, tokenizer):
+    """The pairwise handler does not read the output's column: --map-keys may say that there is none, or that it holds
+    the question."""
+    row = {names.get("prompt", "instruction"): "the question", "chosen": "yes", "rejected": "no"}
+    more = ("--prompt-type", "qwen", "--map-keys", json.dumps(names))
+    sets = written(tmp_path, [row], "AlpacaStylePairwiseHandler", *more)
+    texts = [tokenizer.detokenize(sets[f"{side}_input_ids"][0]) for side in ("chosen", "rejected")]
+    assert all("the question" in text for text in texts) and "yes" in texts[0] and "no" in texts[1]
+
+
 def test_data_sets_of_a_list_are_mixed(tmp_path, tokenizer):
     """Data sets named by LlamaFactory's dataset_info.json are mixed by --mix-strategy: one after the other, or in turn
     until the shortest or the longest ends."""
@@ -167,6 +189,21 @@ def test_drawn_mixtures_end_as_asked():
     assert [number for which, number in under if which == 0] == [0, 1, 2, 3, 4]
     over = list(interleaved([5, 50], [0.5, 0.5], 1234, until_all=True))
     assert {number for which, number in over if which == 1} == set(range(50)) and over[: len(under)] == under
+
+
+@pytest.mark.parametrize("until_all", [False, True])
+@pytest.mark.parametrize("text", ["1", "0.5,0.6", "1.5,-0.5", "nan,1", "a,b", "0.3333333,0.6666666"])
+def test_shares_of_data_sets_that_are_none_are_refused(text, until_all):
+    """--interleave-probs that are not one a data set, negative, no numbers, or do not sum to 1 are an error."""
+    with pytest.raises(ValueError, match=f"^--interleave-probs {text}: must be 2 numbers, one a data set"):
+        checked_probabilities(text, 2, until_all)
+
+
+def test_a_data_set_that_is_never_drawn_is_refused_where_it_must_end():
+    """A 0 in --interleave-probs is refused with interleave_over, which would never end; interleave_under takes it."""
+    assert checked_probabilities("1,0", 2, until_all=False) == [1, 0]
+    with pytest.raises(ValueError, match=r"^--interleave-probs 1,0: with --mix-strategy interleave_over each must be"):
+        checked_probabilities("1,0", 2, until_all=True)
 
 
 def test_packs_are_filled_with_what_fits_best():

@@ -4,6 +4,7 @@ import pytest
 
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer, facts
 from parallel_core.data.tokenizers import library as libraries
+from parallel_core.data.tokenizers.huggingface import render
 from parallel_core.findings import ConfigError
 
 
@@ -66,3 +67,10 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
         build_tokenizer(options)
     with pytest.raises(ValueError, match="--vocab-file v: expected a JSON object"):
         facts(options)
+
+
+@pytest.mark.parametrize("name", ["tools", "documents"])
+def test_a_chat_template_reads_tools_and_documents(name):
+    """`render` gives a chat template the tools and documents that it is given, None where it is given none."""
+    template = "{% if NAME %}{{ NAME | length }}{% else %}none{% endif %}".replace("NAME", name)
+    assert render(template, {name: ["a", "b"]}) == "2" and render(template, {}) == "none"

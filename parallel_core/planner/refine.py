@@ -59,16 +59,19 @@ def _fitted(device: Device, seen: Sequence[Seen]) -> Device:
     least squares of errors, as parts of the passes. One run, or several with the same mixture of operations, change all
     kinds alike. Products may turn out faster than a measured peak, which then rises."""
     old = device.calibration
+    launch_back, grouped = old.launch_back or old.launch, old.grouped or 1.0
     slower = {
-        "products": {"products": old.products / 2},
+        "products": {"products": old.products / 2, "grouped": grouped / 2},
         "attention": {"attention": old.attention / 2},
         "elementwise": {"elementwise": old.elementwise / 2, "update": old.update or old.elementwise},
-        "launch": {"launch": old.launch * 2},
+        "launch": {"launch": old.launch * 2, "launch_back": launch_back},
+        "launch_back": {"launch_back": 2 * launch_back},
+        "grouped": {"grouped": 2 * grouped},
     }
     devices = [device, *(_with(device, **changes) for changes in slower.values())]
     rows = np.array([row for one in seen for row in _parts_of_passes(one, devices)])
     rows[:, 2:] -= rows[:, 1:2]
-    least = [LEAST_FACTOR if device.cores else old.products, old.attention, old.elementwise, LEAST_FACTOR]
+    least = [LEAST_FACTOR if device.cores else old.products, old.attention, old.elementwise, *3 * [LEAST_FACTOR]]
     ratio = dict(zip(slower, _multiples(rows, least), strict=True))
     found = _paced(_with(device, update=old.update or old.elementwise), ratio)
     return _paced(found, dict.fromkeys(ratio, ratio_of(found, seen, PASSES)))
@@ -83,7 +86,10 @@ def _paced(device: Device, ratio: Mapping[str, float]) -> Device:
     shares |= {kind: min(1.0, shares[kind] / above) for kind in ("products", "attention")}
     shares["elementwise"] = min(1.0, shares["elementwise"])
     peaks = {dtype: peak * (above if device.cores else 1.0) for dtype, peak in device.peak_flops.items()}
-    return _with(replace(device, peak_flops=peaks), **shares, launch=old.launch * ratio["launch"])
+    shares |= {"launch": old.launch * ratio["launch"]}
+    shares |= {"launch_back": (old.launch_back or old.launch) * ratio["launch_back"]}
+    shares |= {"grouped": (old.grouped or 1.0) * ratio["grouped"] / ratio["products"]}
+    return _with(replace(device, peak_flops=peaks), **shares)
 
 
 def _parts_of_passes(seen: Seen, devices: Sequence[Device]) -> list[list[float]]:

@@ -67,7 +67,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))
     sent_back = _seconds(speed, (one for one in messages if one.backward))
-    weight = speed.by_part(((one, one.weight) for one in operations), {})
+    weight = speed.by_part(((one, one.weight) for one in operations), {}, back=True)
     backwards = [*_backward(operations)]
     there, back = sent.get(TENSOR, 0.0), sent_back.get(TENSOR, 0.0)
     hidden_there, hidden_back = 0.0, min(there, back, sum(weight.values()))
@@ -80,7 +80,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     meets = any(speed.meets(one) for one in messages)
     wait = meets * (speed.device.calibration.meeting or 0.0)
     forward = _with_waits(speed.by_part(((one, one.forward) for one in operations), sent), 0.0, wait)
-    backward = _with_waits(speed.by_part(backwards, sent_back), sum(weight.values()), wait)
+    backward = _with_waits(speed.by_part(backwards, sent_back, back=True), sum(weight.values()), wait)
     flops = sum(one.forward.flops * (1 + one.runs_again) + one.backward.flops + one.weight.flops for one in operations)
     return Passes(forward, backward, weight, {TENSOR: hidden}, flops, meets)
 

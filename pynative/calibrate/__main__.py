@@ -120,7 +120,7 @@ def device_of(found: dict[str, Any]) -> dict[str, Any]:
         "engine": "pynative",
         "fuses_attention": True,
         "messages": found["messages"],
-        "linear": found["linear"],
+        "by_size": found["by_size"],
         "calibration": {
             **found["calibration"],
             **assumed,

@@ -12,10 +12,18 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.attention.score_form import PLAIN
-from parallel_core.operations import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from parallel_core.operations import (
+    ATTENTION,
+    ATTENTION_GRADIENT,
+    FIVE_FOR_TWO,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+)
 from pynative import kernels
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.tape.autograd import backward, leaf, recording
 
 Key = TypeVar("Key")
 Run = Callable[[], Any]
@@ -24,8 +32,8 @@ ROUNDS = 8
 seconds."""
 SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 """(Rows, inner size, columns) of the products that are measured."""
-TOKENS = (64, 128, 256, 512, 1024, 2048)
-"""Tokens of the linears that are measured."""
+TOKENS, LENGTHS = (64, 128, 256, 512, 1024, 2048), (128, 256, 512, 1024, 2048)
+"""Tokens of the linears that are measured, and of the sequences of attention."""
 LAUNCHES = 50
 
 
@@ -51,7 +59,7 @@ def _random(*shape: int, dtype: str = "float32") -> Tensor:
 
 def products(dtype: str) -> dict[str, tuple[float, Run]]:
     """Name -> (FLOPs, a linear's forward in the type `dtype`), one for each of `SIZES`."""
-    found = {}
+    found: dict[str, tuple[float, Run]] = {}
     for rows, inner, columns in SIZES:
         x, weight = _random(rows, inner, dtype=dtype), _random(columns, inner, dtype=dtype)
         run = partial(kernels.linear_forward, x, weight)
@@ -79,22 +87,31 @@ def _each(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Non
         call(*each)
 
 
-def linear_shares(seconds: Mapping[tuple[str, int], float]) -> dict[str, list[list[float]]]:
-    """For each of the three products of a linear -> [tokens, seconds of a token as a multiple of the least of all] for
-    each of `TOKENS`. seconds: by the keys of `linears`."""
-    least = min(each / tokens for (_, tokens), each in seconds.items())
-    return {
-        name: [[float(tokens), seconds[name, tokens] / tokens / least] for tokens in TOKENS]
-        for name in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
-    }
-
-
-def attention(length: int = 512, heads: int = 8, size: int = 64) -> tuple[float, Run]:
-    """(FLOPs, causal attention in float32) of one sequence of `length` tokens and `heads` heads of `size` each; half
-    of the square of scores is counted."""
-    q, k, v = (_random(length, 1, heads, size) for _ in range(3))
+def attentions(heads: int = 8, size: int = 64) -> dict[tuple[str, int], Run]:
+    """(ATTENTION or its gradient, tokens in `LENGTHS`) -> this pass of causal attention in float32, of one sequence of
+    so many tokens and `heads` heads of `size` each."""
     rule = AttentionRule(scale=size**-0.5, form=PLAIN)
-    return 2.0 * length * length * heads * size, partial(kernels.attention, q, k, v, rule)
+    found: dict[tuple[str, int], Run] = {}
+    for length in LENGTHS:
+        q, k, v, gradient = (_random(length, 1, heads, size) for _ in range(4))
+        found[ATTENTION, length] = partial(kernels.attention, q, k, v, rule)
+        with recording():
+            output = kernels.attention(leaf(q), leaf(k), leaf(v), rule)
+        found[ATTENTION_GRADIENT, length] = partial(backward, [output], [gradient.reshape(output.shape)], True)
+    return found
+
+
+def _flops_of_attention(name: str, length: int, heads: int = 8, size: int = 64) -> float:
+    """FLOPs as the planner counts them, but of half of the square of scores."""
+    return 2.0 * length * length * heads * size * (FIVE_FOR_TWO if name == ATTENTION_GRADIENT else 1)
+
+
+def _multiples(seconds: Mapping[tuple[str, int], float]) -> dict[str, list[list[float]]]:
+    """Name -> [size, value as a multiple of the least of all] for each key (name, size), in the order of the keys."""
+    least, found = min(seconds.values()), dict[str, list[list[float]]]()
+    for (name, size), value in seconds.items():
+        found.setdefault(name, []).append([float(size), value / least])
+    return found
 
 
 def sweep(rows: int = 4096, width: int = 1024) -> tuple[float, Run]:
@@ -132,26 +149,27 @@ def update(elements: int = 1 << 20) -> tuple[float, Run]:
 
 def measured() -> dict[str, Any]:
     """All rates, by the keys of a device file: "peak_flops" (FLOP/s by type), "bandwidth" (bytes per second of a copy),
-    "linear" (see `linear_shares`) and "calibration": the shares of the float32 peak that "products" and "attention"
+    "by_size" (see `Device.by_size`) and "calibration": the shares of the float32 peak that "products" and "attention"
     reach, the shares of the bandwidth that "elementwise" and "update" reach, and the seconds of a "launch"."""
     of_type = {dtype: products(dtype) for dtype in ("float32", "bfloat16")}
-    others = {"attention": attention(), "sweep": sweep(), "copy": copy(), "launch": launches(), "update": update()}
+    others = {"sweep": sweep(), "copy": copy(), "launch": launches(), "update": update()}
     amounts = {name: each for named in (*of_type.values(), others) for name, each in named.items()}
     seconds = fastest({name: run for name, (_, run) in amounts.items()})
     rate = {name: amount / seconds[name] for name, (amount, _) in amounts.items()}
     of_type_rates = {dtype: sorted(rate[name] for name in named) for dtype, named in of_type.items()}
     peak, copied = of_type_rates["float32"][-1], rate["copy"]
+    of_token = {(name, tokens): each / tokens for (name, tokens), each in fastest(linears()).items()}
+    of_flop = {key: each / _flops_of_attention(*key) for key, each in fastest(attentions()).items()}
     shares = {
         "products": of_type_rates["float32"][len(SIZES) // 2] / peak,
-        "attention": min(1.0, rate["attention"] / peak),
+        "attention": min(1.0, 1 / min(of_flop.values()) / peak),
         "elementwise": min(1.0, rate["sweep"] / copied),
         "update": rate["update"] / copied,
         "launch": 1 / rate["launch"],
     }
-    peaks = {dtype: found[-1] for dtype, found in of_type_rates.items()}
     return {
-        "peak_flops": peaks,
+        "peak_flops": {dtype: found[-1] for dtype, found in of_type_rates.items()},
         "bandwidth": copied,
-        "linear": linear_shares(fastest(linears())),
+        "by_size": _multiples(of_token) | _multiples(of_flop),
         "calibration": shares,
     }

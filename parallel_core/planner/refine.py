@@ -15,8 +15,9 @@ from parallel_core.planner.recorded import PASSES, Recorded, Seen, ratio_of, sta
 from parallel_core.planner.speed import ALL_MESSAGES
 
 ROUNDS = 6
-"""Rounds of fitting where a host starts a device's operations: launches count there only as far as they take longer
-than all else, so that times are not linear in the calibration."""
+"""Rounds of fitting. Each brings the rates nearer to those of the runs (`TRUST`); and where a host starts a device's
+operations, launches count only as far as they take longer than all else, so that times are not linear in the
+calibration."""
 LEAST_RANGE = 0.05
 """The smallest relative error of a time that a refined device claims; one run says nothing of smaller differences."""
 
@@ -32,7 +33,7 @@ def refined(device: Device, runs: Sequence[Recorded]) -> Device:
     found = replace(device, messages=_scaled(device, seen))
     updated = ratio_of(found, crowded, ("optimizer",))
     found = _with(found, update=(found.calibration.update or found.calibration.elementwise) / updated)
-    for _ in range(1 if device.cores else ROUNDS):
+    for _ in range(ROUNDS):
         found = _fitted(found, crowded)
     found = _with_speed_alone(found, [one for one in seen if one.is_alone])
     found = _with_waits(found, [one for one in seen if not one.is_alone]) if device.cores else found

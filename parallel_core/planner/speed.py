@@ -189,16 +189,16 @@ class Speed:
         if members < 2:
             return 0.0
         device, calibration = self.device, self.device.calibration
+        is_send = one.operation == "send"
         inside = device.inside.bandwidth * calibration.inside_share
         if device.is_mesh:
-            partners = 1 if one.operation == "send" else per_node - 1
-            inside *= max(1, partners) / (device.devices_per_node - 1)
+            inside *= (1 if is_send else max(1, per_node - 1)) / (device.devices_per_node - 1)
         between = device.between.bandwidth * calibration.between_share
         measured = device.messages.get(one.operation)
-        if measured and members <= per_node:
-            more = ceil(log2(members)) - 1  # further rounds, each with the smallest message's time
+        if measured and (per_node > 1 if is_send else members <= per_node):
+            more = 0 if is_send else ceil(log2(members)) - 1  # further rounds, each with the smallest message's time
             return one.calls * (more * measured[0][1] + interpolated(measured, one.bytes))
-        if one.operation == "send":
+        if is_send:
             link, bandwidth = (device.inside, inside) if per_node > 1 else (device.between, between)
             return one.calls * (link.latency + one.bytes / bandwidth)
         rounds = ceil(log2(members)) * (2 if one.operation == "all_reduce" else 1)

@@ -28,7 +28,7 @@ from parallel_core.planner.refine import refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
-from pynative.calibrate.training import MODELS, WORLD_SIZE, options_of, train
+from pynative.calibrate.training import MODELS, train
 from pynative.collectives import connect
 
 SECONDS, MOST_RANKS = 600, 64
@@ -53,17 +53,18 @@ def measure() -> None:
     backend = connect()
     backend.world.barrier()
     found = rates.measured()
+    found["calibration"]["alone"] = rates.speed_alone(backend.world)
     found["messages"] = messages.measured(backend.world)
     if backend.rank == 0:
         print(RESULT + json.dumps(found), flush=True)
     backend.close()
 
 
-def _ranks(words: Sequence[str], count: int = 2) -> str:
-    """The standard output of rank 0 of `count` processes that run this module with these arguments. Raises RuntimeError
-    if one fails or takes longer than SECONDS."""
+def _ranks(words: Sequence[str]) -> str:
+    """The standard output of rank 0 of two processes that run this module with these arguments. Raises RuntimeError if
+    one fails or takes longer than SECONDS."""
     job = {
-        "RANK_SIZE": str(count),
+        "RANK_SIZE": "2",
         "MS_SCHED_PORT": f"calibration-{words[0].strip('-')}-{os.getpid()}",
         "GLOG_v": "3",
         "OMP_NUM_THREADS": "1",
@@ -71,7 +72,7 @@ def _ranks(words: Sequence[str], count: int = 2) -> str:
     command = [sys.executable, "-m", "pynative.calibrate", *words]
     started = [
         subprocess.Popen(command, env={**os.environ, **job, "RANK_ID": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(count)
+        for rank in range(2)
     ]
     try:
         said = [process.communicate(timeout=SECONDS)[0] for process in started]
@@ -96,8 +97,7 @@ def trained(device: Device) -> Device:
     """A copy of the device, its rates refined so that the planner's times of the small models agree with those of their
     trainings, which are run here. Raises RuntimeError if a process fails or takes too long."""
     with tempfile.TemporaryDirectory() as folder:
-        for ranks in sorted({options_of(model)[WORLD_SIZE] for model in MODELS}):
-            _ranks([TRAINS, folder, *map(str, (ranks, STEPS, ROUNDS))], ranks)
+        _ranks([TRAINS, folder, str(STEPS), str(ROUNDS)])
         found = refined(device, [joined([*map(read_run, Path(folder, model).iterdir())]) for model in MODELS])
     old = found.calibration
     return replace(found, calibration=replace(old, source=SOURCE, ranges=replace(old.ranges, time=TIME_RANGE)))
@@ -140,11 +140,11 @@ def write(keys: dict[str, Any], path: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """Measure this machine, write the device file that `argv` names (.yaml), refine it by short trainings, and write it
     again. Returns the exit code: 2 for other arguments, 1 for an error, each printed as a line. `--measure` and
-    `--train FOLDER RANKS STEPS ROUNDS` are what the processes that this starts are called with."""
+    `--train FOLDER STEPS ROUNDS` are what the processes that this starts are called with."""
     if [*argv] == [MEASURES]:
         measure()
         return 0
-    if len(argv) == 5 and argv[0] == TRAINS:
+    if len(argv) == 4 and argv[0] == TRAINS:
         train(Path(argv[1]), *map(int, argv[2:]))
         return 0
     if len(argv) != 1 or Path(argv[0]).suffix != ".yaml":

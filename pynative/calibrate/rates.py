@@ -2,8 +2,9 @@
 operator. Each is the best of several runs, so that other processes disturb little."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import cycle, islice
 from math import inf
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from parallel_core.operations import (
     WEIGHT_GRADIENT,
 )
 from pynative import kernels
+from pynative.collectives import Group
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.tape.autograd import backward, leaf, recording
@@ -34,7 +36,7 @@ SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 """(Rows, inner size, columns) of the products that are measured."""
 TOKENS, LENGTHS = (64, 128, 256, 512, 1024, 2048), (128, 256, 512, 1024, 2048)
 """Tokens of the linears that are measured, and of the sequences of attention."""
-LAUNCHES = 50
+LAUNCHES, NEXT = 50, 6
 
 
 def fastest(runs: Mapping[Key, Run], rounds: int = ROUNDS) -> dict[Key, float]:
@@ -67,24 +69,29 @@ def products(dtype: str) -> dict[str, tuple[float, Run]]:
     return found
 
 
-def linears(inner: int = 512, columns: int = 1536, weights: int = 6) -> dict[tuple[str, int], Run]:
+def linears(inner: int = 512, columns: int = 1536, weights: int = 24) -> dict[tuple[str, int], Run]:
     """(one of a linear's three products, tokens in `TOKENS`) -> this product of a linear from `inner` to `columns`
-    features with so many `weights` in turn, so that none is in the cache when it is needed, as in a step."""
-    layers = [(_random(columns, inner), _random(columns, inner)) for _ in range(weights)]
+    features with the next few of `weights`, so that none is in a cache when it is needed, as in a step."""
+    layers = cycle([(_random(columns, inner), _random(columns, inner)) for _ in range(weights)])
     found: dict[tuple[str, int], Run] = {}
     for tokens in TOKENS:
         x, dy = _random(tokens, inner), _random(tokens, columns)
-        found[FORWARD, tokens] = partial(_each, kernels.linear_forward, [(x, weight) for weight, _ in layers])
-        inputs = [(dy, weight) for weight, _ in layers]
-        found[INPUT_GRADIENT, tokens] = partial(_each, kernels.linear_input_gradient, inputs)
-        sums = [(dy, x, total, True) for _, total in layers]
-        found[WEIGHT_GRADIENT, tokens] = partial(_each, kernels.linear_weight_gradient, sums)
+        found |= {(name, tokens): partial(_with_next, call, layers) for name, call in _products(x, dy).items()}
     return found
 
 
-def _each(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> None:
-    for each in arguments:
-        call(*each)
+def _products(x: Tensor, dy: Tensor) -> dict[str, Callable[[Tensor, Tensor], Any]]:
+    """A function (weight, sum of its gradients) for each of a linear's three products."""
+    return {
+        FORWARD: lambda weight, total: kernels.linear_forward(x, weight),
+        INPUT_GRADIENT: lambda weight, total: kernels.linear_input_gradient(dy, weight),
+        WEIGHT_GRADIENT: lambda weight, total: kernels.linear_weight_gradient(dy, x, total, True),
+    }
+
+
+def _with_next(call: Callable[[Tensor, Tensor], Any], layers: Iterator[tuple[Tensor, Tensor]]) -> None:
+    for layer in islice(layers, NEXT):
+        call(*layer)
 
 
 def attentions(heads: int = 8, size: int = 64) -> dict[tuple[str, int], Run]:
@@ -128,7 +135,12 @@ def copy(elements: int = 1 << 24) -> tuple[float, Run]:
 def launches() -> tuple[float, Run]:
     """(LAUNCHES, so many operators on a tensor of 8 elements)."""
     x = _random(1, 8)
-    return LAUNCHES, partial(_each, kernels.bias_activation, [(x, None, "silu")] * LAUNCHES)
+
+    def launch() -> None:
+        for _ in range(LAUNCHES):
+            kernels.bias_activation(x, None, "silu")
+
+    return LAUNCHES, launch
 
 
 def update(elements: int = 1 << 20) -> tuple[float, Run]:
@@ -145,6 +157,31 @@ def update(elements: int = 1 << 20) -> tuple[float, Run]:
         kernels.adam_(param, grad, average, square, settings, None)
 
     return 4.0 * elements * (2 * 2 + 3 + 1), step
+
+
+def speed_alone(group: Group) -> float:
+    """The speed of this rank while the other of `group` sleeps, as a multiple of that while both compute. Both call
+    this; products, attention and a sweep are computed in turns, and the fastest of several times counts."""
+    attention = attentions()
+    runs = [run for (_, tokens), run in linears(weights=NEXT).items() if tokens == TOKENS[3]]
+    runs += [attention[ATTENTION, LENGTHS[2]], attention[ATTENTION_GRADIENT, LENGTHS[2]], sweep(rows=1024)[1]]
+    both = alone = inf
+    for _ in range(2 * ROUNDS):
+        group.barrier()
+        both = min(both, _seconds(runs))
+        group.barrier()
+        if group.rank == 0:
+            alone = min(alone, _seconds(runs))
+        else:
+            time.sleep(1.5 * both)
+    return both / alone
+
+
+def _seconds(runs: Sequence[Run]) -> float:
+    start = time.perf_counter()
+    for run in runs:
+        run()
+    return time.perf_counter() - start
 
 
 def measured() -> dict[str, Any]:

@@ -5,12 +5,14 @@ from typing import Any
 
 import psutil
 
-from parallel_core.config import AllConfig, ParallelConfig
+from parallel_core.blocks import model_chunks
+from parallel_core.config import AllConfig, ModelConfig
 from parallel_core.config.base import Unjudged
 from parallel_core.findings import Finding
 from parallel_core.planner import Plan
 from parallel_core.planner.memory import StageMemory
 from parallel_core.planner.report import memory_lines
+from parallel_core.recompute.plan import NORMS
 from parallel_core.system.environment import has_ascend
 
 
@@ -31,17 +33,28 @@ def as_lines(config: AllConfig) -> Iterator[str]:
         yield "memory of a rank: not known before the vocabulary is; add --check-files, or give --vocab-size"
         return
     yield from memory_lines(stages, "MiB")
-    yield from _of_results(config.parallel_config)
+    yield from _of_results(config)
 
 
-def _of_results(parallel: ParallelConfig) -> Iterator[str]:
-    """A note, or none, that results of norms and activation functions are recomputed on a CPU without being asked
+def _of_results(config: AllConfig) -> Iterator[str]:
+    """A note, or none, that results of norms or activation functions are recomputed on a CPU without being asked
     for."""
-    made_again = "results of norms and of activation functions are recomputed instead of being saved"
-    if parallel.drops_outputs:
+    parallel, parts = config.parallel_config, _recomputed_unasked(config.model_config)
+    made_again = f"results of {' and of '.join(parts)} are recomputed instead of being saved"
+    if parts and parallel.drops_outputs:
         yield f"  On a CPU {made_again} (docs/recompute.md)."
-    elif parallel.drops_outputs_on_cpu:
+    elif parts and parallel.drops_outputs_on_cpu:
         yield f"  On a CPU activations are fewer: {made_again}; --device-target CPU counts so."
+
+
+def _recomputed_unasked(model: ModelConfig) -> list[str]:
+    """The kinds of parts, as words, whose results a CPU recomputes in some layer although no flag asks for it."""
+    norms, kinds = not model.apply_residual_connection_post_norm, set[bool]()
+    for stack in (chunk.decoder.layers for chunk in model_chunks(model)):
+        for (_, layer), asked in zip(stack.layers, stack.recompute.layers, strict=True):
+            dropped = asked.dropping_outputs(layer.parts(), norms)
+            kinds |= {part.flag == NORMS for part in dropped.parts if part in dropped.droppable}
+    return [word for is_norm, word in ((True, "norms"), (False, "activation functions")) if is_norm in kinds]
 
 
 def as_json(config: AllConfig) -> list[dict[str, Any]]:

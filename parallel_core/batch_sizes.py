@@ -36,7 +36,7 @@ class BatchSizes:
         start_increment_samples = settings.rampup_batch_size
         ramp = None if start_increment_samples is None else tuple(start_increment_samples)
         pairs = (tuple(pair) for pair in settings.step_batch_size_schedule or ())
-        schedule = tuple((pair[0] // seq_length, *pair[1:]) for pair in pairs)
+        schedule = tuple((*(tokens // seq_length for tokens in pair[:1]), *pair[1:]) for pair in pairs)
         return cls(settings.global_batch_size, ramp, schedule)  # type: ignore[arg-type]
 
     @property
@@ -44,10 +44,11 @@ class BatchSizes:
         """Whether the sizes are possible: all above 0, the last one `final`; a schedule's thresholds rise from 0, and a
         ramp's increments meet `final` exactly. True without a schedule and a ramp."""
         if self.schedule:
-            starts = [pair[0] for pair in self.schedule]
+            if not all(len(pair) == 2 and pair[1] > 0 for pair in self.schedule):
+                return False
+            starts = [start for start, _ in self.schedule]
             rises = starts[0] == 0 and all(one < other for one, other in pairwise(starts))
-            whole = all(len(pair) == 2 and pair[1] > 0 for pair in self.schedule)
-            return rises and whole and self.schedule[-1][1] == self.final
+            return rises and self.schedule[-1][1] == self.final
         if self.ramp is None:
             return True
         start, increment, samples = (*self.ramp, 0, 0, 0)[:3]
@@ -84,3 +85,15 @@ class BatchSizes:
         while taken <= last and taken + self.at(taken) <= samples:
             taken, steps = taken + self.at(taken), steps + 1
         return steps if taken <= last else steps + (samples - taken) // self.at(taken)
+
+    def place(self, seen: int, samples: int, drops: bool) -> int:
+        """The number of the sample, from 0 in data of `samples` that are read over and over in whole steps, at which
+        the step after `seen` samples begins. drops: a step for which a pass has too few samples left begins with the
+        next pass; else it is the pass's last."""
+        place = taken = 0
+        while True:
+            size = self.at(taken)
+            place = 0 if place + (size if drops else 1) > samples else place
+            if taken >= seen:
+                return place
+            place, taken = place + size, taken + size

@@ -23,6 +23,8 @@ HOW, CODES = "how.json", "codes"
 """Names of files beside the stand-ins: the options of `launch`, and the code that `begin` says of each launch."""
 IN_SRUN = "MEGATRON_LAUNCH_IN_SRUN"
 """Name of the environment variable that is set for programs that srun starts."""
+LEFT_OUT = "MEGATRON_LAUNCH_LEFT_OUT"
+"""Name of the environment variable that has those options of an srun for which msrun has nothing."""
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -82,7 +84,7 @@ def main(path: str, words: Sequence[str]) -> int:
     if name == "srun":
         inside = enter_srun(words, os.environ)
         if not inside.unresolved:
-            os.environ |= inside.options | {IN_SRUN: "yes"}
+            os.environ |= inside.options | {IN_SRUN: "yes", LEFT_OUT: " ".join(inside.left_out)}
             os.execvp(inside.program, [inside.program, *inside.arguments])
         return in_script(inside, folder)
     os.environ["PATH"] = _without(folder)
@@ -90,14 +92,15 @@ def main(path: str, words: Sequence[str]) -> int:
 
 
 def in_script(launch: Launch, folder: str) -> int:
-    """Print or start a launch of a script, and return the exit code of `begin`. The code that `begin` gives to `said`
-    is appended to the file CODES in the stand-ins' `folder`. A launch that is only printed ends the script by
-    SIGTERM."""
+    """Print or start a launch of a script, from which an srun around it may have left out options (`LEFT_OUT`), and
+    return the exit code of `begin`. The code that `begin` gives to `said` is appended to the file CODES in the
+    stand-ins' `folder`. A launch that is only printed ends the script by SIGTERM."""
     from dataclasses import replace
     from pathlib import Path
 
     from mapping.launch.begin import How, begin
 
+    launch.left_out[:0] = os.environ.pop(LEFT_OUT, "").split()
     how = replace(How.read(Path(folder, HOW)), ends_with_parent=_in_foreground())
 
     def note(code: int) -> None:

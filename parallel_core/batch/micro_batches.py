@@ -29,6 +29,8 @@ LENGTHS = "lengths"
 micro-batch is cut to its longest row."""
 QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
 """Name of an entry that says which keys a query sees -> its axis of queries."""
+_POSITION_AXES = {ATTENTION_MASK: (2, 3), ROUTED_EXPERTS: (1,)}
+"""Name of an entry with more axes than [b, s] -> its axes of positions."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,24 @@ class BatchEntry:
         whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
-    def positions(self, stop: int) -> "BatchEntry":
-        """The entry of the positions before `stop`, for an array [b, s] of whole sequences; any other stays. The number
-        of its tokens that count stays: what is cut off is taken for padding."""
-        return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
+    def positions(self, name: str, stop: int) -> "BatchEntry":
+        """The entry `name` of the positions before `stop`, for an array [b, s] of whole sequences, an attention mask
+        (queries and keys) and given experts; any other stays. The number of its tokens that count stays: what is cut
+        off is taken for padding."""
+        if self.whole is not None:
+            return self
+        axes = _POSITION_AXES.get(name, (1,) if self.array.ndim == 2 else ())
+        kept = tuple(slice(stop if axis in axes else None) for axis in range(self.array.ndim))
+        return replace(self, array=self.array[kept])
 
-    def with_rows(self, rows: int) -> "BatchEntry":
-        """The entry with rows of zeros behind its own, `rows` altogether."""
+    def with_rows(self, rows: int, repeats: bool = False) -> "BatchEntry":
+        """The entry with rows of zeros behind its own, or (repeats) with copies of its last row; `rows` altogether."""
 
         def filled(part: Array) -> Array:
-            return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
+            made = np.zeros((rows - len(part), *part.shape[1:]), part.dtype)
+            if repeats and len(part):
+                made[:] = part[-1]
+            return np.concatenate([part, made])
 
         whole, tokens = (None if part is None else filled(part) for part in (self.whole, self.row_tokens))
         return replace(self, array=filled(self.array), whole=whole, row_tokens=tokens)
@@ -86,12 +96,20 @@ class BatchEntry:
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """A copy of the batch with rows of zeros behind those of each `BatchEntry`, `rows` altogether; an entry that has as
-    many or more, and anything else, stays. No token of the new rows counts: if labels are filled up and the batch has
-    no loss mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
-    short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
-    if LABELS in short and LOSS_MASK not in batch:
+    many or more, and anything else, stays.
+
+    The new rows of an attention mask are copies of its last one; a mask of one row beside an entry with more is that of
+    all rows, and stays. No token of the new rows counts: if labels are filled up and the batch has no loss mask, or
+    None for one, it gets a mask that is 1 in the old rows and 0 in the new ones.
+    """
+    entries = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry)}
+    short = {name: entry for name, entry in entries.items() if len(entry.array) < rows}
+    most = max((len(entry.array) for entry in entries.values()), default=0)
+    if ATTENTION_MASK in short and len(short[ATTENTION_MASK].array) == 1 < most:
+        del short[ATTENTION_MASK]
+    if LABELS in short and batch.get(LOSS_MASK) is None:
         short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
-    return {**batch, **{name: entry.with_rows(rows) for name, entry in short.items()}}
+    return {**batch, **{name: entry.with_rows(rows, name == ATTENTION_MASK) for name, entry in short.items()}}
 
 
 def tokens_ahead(sequences: Array, places: int) -> Array:
@@ -112,12 +130,7 @@ class ContextShard:
     def sequence(self, array: Array, name: str = "array") -> Array:
         """The rank's positions of whole sequences [b, s, ...]. name: the entry's, for the error. Raises ValueError
         unless s is a multiple of the layout's `divisor`."""
-        length, divisor = array.shape[1], self.layout.divisor
-        if length % divisor:
-            raise ValueError(
-                f"{name!r} has sequences of {length}: must be a multiple of {divisor} with --context-parallel-size "
-                f"{self.layout.size}; pad them or change the size"
-            )
+        length = self._length(array, name, 1, self.layout.divisor)
         return _take(array, self.layout.positions(length, self.rank), 1)
 
     def queries(self, array: Array, name: str = ATTENTION_MASK) -> Array:
@@ -125,16 +138,28 @@ class ContextShard:
         rank, with all keys. name: the entry's, which tells the axis of queries.
 
         With a ring these are the queries of the rank's place in the ring; with Ulysses alone all queries, since a rank
-        then attends with whole sequences and some of the heads. Raises AssertionError unless s is a multiple of 2r in a
+        then attends with whole sequences and some of the heads. Raises ValueError unless s is a multiple of 2r in a
         ring of r > 1 ranks.
         """
-        axis = QUERY_AXES[name]
-        return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
+        axis, ring = QUERY_AXES[name], self.layout.ring
+        length = self._length(array, name, axis, 2 * ring if ring > 1 else 1)
+        return _take(array, self.layout.ring_positions(length, self.rank // self.layout.ulysses), axis)
+
+    def _length(self, array: Array, name: str, axis: int, divisor: int) -> int:
+        """The length of the sequences along an axis of the entry `name`. Raises ValueError unless it is a multiple of
+        the divisor."""
+        length: int = array.shape[axis]
+        if length % divisor:
+            raise ValueError(
+                f"{name!r} has sequences of {length}: must be a multiple of {divisor} with --context-parallel-size "
+                f"{self.layout.size}; pad them or change the size"
+            )
+        return length
 
     def entry(self, name: str, entry: Any) -> Any:
         """A `BatchEntry` of whole sequences -> one of this rank's shards (`sequence`; `queries` of what says which keys
         a query sees). With one context-parallel rank all stay; else an entry that is sharded already, one without
-        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence`, AssertionError as `queries`."""
+        sequences, and what is no `BatchEntry` stay. Raises ValueError as `sequence` and `queries`."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)
@@ -167,10 +192,10 @@ class StepBatch:
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
         """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without` and the
-        entry of lengths: by that, whole sequences [b, s] are cut to the micro-batch's longest row, unless all its
-        lengths are 0."""
+        entry of lengths: by that, whole sequences are cut to the micro-batch's longest row (`BatchEntry.positions`),
+        unless all its lengths are 0."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
-        rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
+        rows = {name: self._without_padding(name, self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}
 
     def tokens(self, number: int) -> float:
@@ -180,13 +205,14 @@ class StepBatch:
         tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens
 
-    def _without_padding(self, entry: Any, number: int) -> Any:
+    def _without_padding(self, name: str, entry: Any, number: int) -> Any:
         """A micro-batch's entry cut to its longest row (`LENGTHS`); where all rows are filled up, with length 0, it
         stays."""
-        if LENGTHS not in self.entries or not isinstance(entry, BatchEntry):
+        lengths = self.entries.get(LENGTHS)
+        if not isinstance(lengths, BatchEntry) or not isinstance(entry, BatchEntry):
             return entry
-        longest = int(self._rows(self.entries[LENGTHS], number).array.max())
-        return entry.positions(longest) if longest else entry
+        longest = int(self._rows(lengths, number).array.max())
+        return entry.positions(name, longest) if longest else entry
 
     def _rows(self, entry: Any, number: int) -> Any:
         if not isinstance(entry, BatchEntry):

@@ -17,6 +17,7 @@ from parallel_core.batch.micro_batches import (
     DOCUMENT_STARTS,
     ENTRIES,
     LABELS,
+    LENGTHS,
     LOSS_MASK,
     POSITION_IDS,
     QUERY_AXES,
@@ -166,7 +167,7 @@ def _parts(entry: BatchEntry, shards: int) -> int:
 
 def _no_array(name: str, value: Any) -> Iterator[str]:
     kind = type(value)
-    if value is not None and (name in CHECKED or kind.__module__.partition(".")[0] == "torch"):
+    if value is not None and (name in (*CHECKED, LENGTHS) or kind.__module__.partition(".")[0] == "torch"):
         full = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         yield f"{name} is a {full}: must be a numpy array or a MindSpore tensor, of rows"
 

@@ -26,17 +26,20 @@ class CarriedChoice:
     @classmethod
     def into(cls, config: ModelConfig, virtual: int) -> CarriedChoice | None:
         """The choice of keys that chunk `virtual`, counted from 0 in the order of the model, is sent by the chunk
-        before. None without sparse attention, for the model's first chunk, for one without layers or whose first layer
-        chooses for itself, where every query sees all keys, and where there is no such chunk."""
+        before; one without layers is sent what the next one is. None without sparse attention or where it is that of
+        compressed attention, for the model's first chunk, for one whose first layer chooses for itself, where every
+        query sees all keys, and where there is no such chunk."""
         sparse, parallel = config.sparse_attention, config.parallel_config
         placement = parallel.placement
-        if not sparse.enabled or sparse.dsa_indexer_topk >= config.seq_length:
+        if not sparse.enabled or config.compressed_attention.enabled or sparse.dsa_indexer_topk >= config.seq_length:
             return None
         if not 0 < virtual < placement.stages * placement.chunks:
             return None
         stage, chunk = placement.place(virtual)
         numbers = [n for n in chunk_layers(config, parallel)[chunk][stage] if n not in (parallel.noop_layers or ())]
-        if not numbers or sparse.chosen_by(numbers[0], config.num_layers) == numbers[0]:
+        if not numbers:
+            return cls.into(config, virtual + 1)
+        if sparse.chosen_by(numbers[0], config.num_layers) == numbers[0]:
             return None
         return cls(sparse.chosen_by(numbers[0], config.num_layers), sparse.dsa_indexer_topk)
 

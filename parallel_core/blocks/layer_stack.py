@@ -73,12 +73,15 @@ class LayerStack(Block):
         return [layer for _, layer in self.layers[group.start : group.stop]]
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes of saved activations that lie in host memory where the device has memory of its own: of the offloaded
+        modules, but for those that keep less than the smallest tensor that goes there. Of a module that keeps more, the
+        single tensors are not looked at."""
+        least = self.recompute.smallest_offloaded * micro_batch.item_size
         return sum(
             size
             for group in self.recompute.groups()
             for name, size in self._kept_of(group, micro_batch).items()
-            if self.recompute.layers[group.start].offloads(name.partition(".")[2])
+            if size >= least and self.recompute.layers[group.start].offloads(name.partition(".")[2])
         )
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:

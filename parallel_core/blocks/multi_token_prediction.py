@@ -49,16 +49,21 @@ class MultiTokenPredictionLayer(Block):
     recompute: ChunkRecompute
     """The recomputation of its transformer layer; if that runs again whole, what comes before it in the depth does,
     too."""
+    embedding_is_frozen: bool = False
+    """Whether no gradient comes back to the embeddings, so that enorm keeps nothing in a first run."""
+    head_keeps_input: bool = True
+    """Whether the output layer behind the hidden states keeps them for its own gradient."""
 
     @classmethod
     def of(cls, config: ModelConfig, depth: int, recompute: ChunkRecompute) -> MultiTokenPredictionLayer:
         """The configuration's depth `depth`, from 0: its layer is of the kind of the decoder's last one."""
         norm, size = Norm.of(config), config.hidden_size
         eh_proj = Linear.column(config, 2 * size, size, bias=False)
-        has_own = config.multi_token_prediction.own_ends > 0
-        embedding = Embedding.of(config).own.parameters_alone if has_own else None
+        has_own, ends = config.multi_token_prediction.own_ends > 0, (Embedding.of(config), output_layer(config))
+        embedding = ends[0].own.parameters_alone if has_own else None
         layer = layer_of(config, config.num_layers + depth)
-        return cls(embedding, norm, norm, eh_proj, layer, stream_head(config), norm, recompute)
+        parts = (embedding, norm, norm, eh_proj, layer, stream_head(config), norm)
+        return cls(*parts, recompute, ends[0].frozen, ends[1].keeps_input)
 
     @property
     def is_computed_again(self) -> bool:
@@ -104,14 +109,16 @@ class MultiTokenPredictionLayer(Block):
         yield from micro_batch.enter(self.eh_proj.output_size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
-        """Path -> bytes kept for the backward. The hidden states before the depth do not count if the residual stream
-        has the type in which layers compute, since they are counted at the output layer before it; but where the depth
-        runs again and each rank keeps a slice of its inputs, that slice counts."""
+        """Path -> bytes kept for the backward. The hidden states before the depth do not count if they are counted at
+        the output layer before it: if that keeps its input, and the residual stream has the type in which layers
+        compute; but where the depth runs again and each rank keeps a slice of its inputs, that slice counts."""
         last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)
-            shared = {"hnorm": kept["hnorm"] - self._shared_with_head(micro_batch)}
-            return kept | shared | self._kept_of_layer(micro_batch) | last
+            kept["hnorm"] -= self._shared_with_head(micro_batch)
+            if self.embedding_is_frozen:
+                kept["enorm"] = 0
+            return kept | self._kept_of_layer(micro_batch) | last
         inputs = {"enorm": self._input(micro_batch), "hnorm": self._input(micro_batch)}
         if input_parts(self.transformer_layer, micro_batch, self.recompute.slices_inputs) == 1:
             inputs["hnorm"] -= self._shared_with_head(micro_batch)
@@ -143,7 +150,7 @@ class MultiTokenPredictionLayer(Block):
         return layer.normed_bytes(micro_batch) // input_parts(layer, micro_batch, slices)
 
     def _shared_with_head(self, micro_batch: MicroBatch) -> int:
-        same = micro_batch.dtype == micro_batch.residual_dtype
+        same = self.head_keeps_input and micro_batch.dtype == micro_batch.residual_dtype
         return self.transformer_layer.normed_bytes(micro_batch) if same else 0
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:

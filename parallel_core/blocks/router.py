@@ -15,6 +15,9 @@ from parallel_core.moe.routing import RoutingRule
 from parallel_core.sharding import ShardSpec
 
 INT32 = 4
+ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
+"""Value of --moe-router-dtype -> name of the type in which the router computes."""
+_SIZE_OF: dict[str | None, int] = {"float32": FLOAT32, "float64": 8}
 
 
 class CountedLoad(NamedTuple):
@@ -64,8 +67,8 @@ class Router(Block):
     bias: bool
     expert_bias: bool
     """Whether a bias that is no parameter is added to scores for the choice, and moved after every step."""
-    in_float32: bool
-    """Whether the input is converted to float32."""
+    computes_in: str | None
+    """The name of the type to which the input is converted; None: it has that type already, or stays as it is."""
     partial_over: str | None
     """Kind of the group whose ranks route different shards of the sequence (see ShardSpec); None: there is none."""
     loads: tuple[CountedLoad, ...]
@@ -81,7 +84,7 @@ class Router(Block):
     def keeps_hidden_states(self) -> bool:
         """Whether it keeps its input in the type of the hidden states, so that others may share it; a frozen router
         keeps none."""
-        return not (self.in_float32 or self.frozen)
+        return not (self.computes_in or self.frozen)
 
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> Router:
@@ -90,9 +93,11 @@ class Router(Block):
         moe = config.moe_config
         assert moe.num_experts is not None, "a dense layer has no router"
         hashed = number is not None and number < min(moe.hash_layers, config.num_layers)
+        dtype = ROUTER_DTYPES.get(moe.moe_router_dtype or "")
         return cls(
             config.hidden_size, moe.num_choices, moe.moe_router_topk, config.initial_std, config.params_dtype,
-            config.add_bias_linear, moe.has_expert_bias and not hashed, moe.moe_router_dtype is not None,
+            config.add_bias_linear, moe.has_expert_bias and not hashed,
+            dtype if dtype != config.compute_dtype else None,
             between_regions(config), tuple(counted_loads(config)), config.lora_config.use_lora,
             config.unpadded_vocab_size if hashed else None, moe.moe_enable_routing_replay,
         )  # fmt: skip
@@ -131,6 +136,6 @@ class Router(Block):
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes kept for the backward, under "": of the input where the router is trained, of the logits, and of the
         chosen experts' numbers."""
-        item_size = FLOAT32 if self.in_float32 else micro_batch.item_size
+        item_size = _SIZE_OF.get(self.computes_in, micro_batch.item_size)
         of_token = self.hidden_size * (not self.frozen) * item_size + self.experts * item_size + self.topk * INT32
         return {"": micro_batch.tokens_between * of_token}

@@ -48,7 +48,7 @@ class ShortcutLayer(AnyLayer):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes that its parts keep for the backward, where the first dense block and the router keep one
-        input, unless the router converts its own to float32 or, frozen, keeps none."""
+        input, unless the router converts its own to another type or, frozen, keeps none."""
         kept = super().kept_bytes(micro_batch)
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 

@@ -5,6 +5,7 @@ s sequence, b batch, h hidden, n heads; j heads of the indexer, c their size.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from parallel_core.blocks.attention import CoreAttention
@@ -148,7 +149,8 @@ class SparseAttention(CoreAttention):
         """Messages of attention and, if it has an indexer of its own, of that and of Ulysses' exchange of its choices.
         With the indexer's loss also two kinds that count as backward's, because a recomputed part's first run does not
         send them: the gather of attention's keys over the sequence, and for each block of queries (`loss_blocks`) the
-        sum of probabilities over tensor-parallel ranks, whose bytes are the mean over context-parallel ranks."""
+        sum of probabilities over tensor-parallel ranks, whose bytes are the mean over context-parallel ranks; where
+        these have unequal numbers of blocks, as many messages as the rank with most sends."""
         yield from super().messages(micro_batch)
         if self.indexer is None:
             return
@@ -163,8 +165,8 @@ class SparseAttention(CoreAttention):
         size = micro_batch.tokens * width * micro_batch.item_size
         yield from message("cp", "all_gather", size, layout.size, backward=True)
         shards = (layout.positions(micro_batch.seq_length, rank) for rank in range(layout.size))
-        for blocks in zip(*(loss_blocks(layout, positions) for positions in shards), strict=False):
-            scores = sum(len(queries.rows) * queries.positions.stop for queries in blocks)
+        for blocks in zip_longest(*(loss_blocks(layout, positions) for positions in shards)):
+            scores = sum(len(queries.rows) * queries.positions.stop for queries in blocks if queries is not None)
             size = micro_batch.batch * scores * FLOAT32 // layout.size
             yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 

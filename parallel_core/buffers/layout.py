@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from math import lcm
 from typing import Generic, NamedTuple, TypeVar
 
@@ -44,10 +44,10 @@ def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator
     for number, span in enumerate(spans):
         while first < len(others) and others[first].stop <= span.start:
             first += 1
-        for other in islice(others, first, None):
-            if other.start >= span.stop:
-                break
-            yield number, Span(max(span.start, other.start), min(span.stop, other.stop))
+        index = first
+        while index < len(others) and others[index].start < span.stop:
+            yield number, Span(max(span.start, others[index].start), min(span.stop, others[index].stop))
+            index += 1
 
 
 @dataclass(frozen=True)

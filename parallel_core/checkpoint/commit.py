@@ -117,6 +117,17 @@ def publish(root: Path, iteration: int) -> Path:
     return final
 
 
+def withdraw(root: Path, iteration: int) -> None:
+    """Remove what `begin`, and maybe a `publish` that failed, left of an iteration, and put an earlier checkpoint of it
+    back; nothing is removed if the tracker file names it by now."""
+    named = None
+    with suppress(OSError, ValueError):
+        named = int(read_plain(root / TRACKER))
+    if not partial_directory(root, iteration).exists() and named != iteration:
+        delete(root / checkpoint_name(iteration))
+    clean(root)
+
+
 def _date(manifest: Path, root: Path) -> None:
     """Set a manifest's modification time after those of all checkpoints in `root`: the order of publication is found by
     it, also where the clock went back or counts seconds."""
@@ -182,7 +193,12 @@ def _published(root: Path) -> list[Path]:
     """The checkpoints in `root`, in the order in which they were published."""
     found = [path for path in root.iterdir() if _PUBLISHED.fullmatch(path.name) and (path / MANIFEST).exists()]
     # By time, not by iteration: another run may have left higher iterations in the same directory.
-    return sorted(found, key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name))
+    return sorted(found, key=_order)
+
+
+def _order(checkpoint: Path) -> tuple[int, str]:
+    """What a checkpoint's place in the order of publication goes by."""
+    return (checkpoint / MANIFEST).stat().st_mtime_ns, checkpoint.name.strip(".").partition(".")[0]
 
 
 def _is_whole(path: Path) -> bool:
@@ -213,9 +229,10 @@ def another(directory: Path) -> str:
 
 
 def overlooked(root: Path) -> str | None:
-    """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or does not name the one
-    that was published last of those that look whole (a save died before it was named, or the name was changed since).
-    None otherwise, also where the file is damaged, no checkpoint looks whole, or `root` is a checkpoint itself."""
+    """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or names one before the
+    one that was published last of those that look whole (a save died before it was named, or the name was changed
+    since). None otherwise, also where the file or the checkpoint that it names is damaged and later, no checkpoint
+    looks whole, or `root` is a checkpoint itself: `load_checkpoint` reports the damage."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
         return None
@@ -223,9 +240,9 @@ def overlooked(root: Path) -> str | None:
         return f"{root / TRACKER} is missing; {last} was saved last and looks whole: it is taken"
     try:
         named = find(root)
-    except ValueError:  # `load_checkpoint` reports the error
+    except ValueError:
         return None
-    if last.name == named.name.strip(".").partition(".")[0]:
+    if not (named / MANIFEST).exists() or _order(named) >= _order(last):
         return None
     return f"{root / TRACKER} names {named.name}, but {last.name} was saved later and looks whole: {another(named)}"
 

@@ -17,7 +17,8 @@ def is_inside(place: Path | str | None, folder: Path) -> bool:
     does; False for None."""
     if place is None:
         return False
-    return any(each.resolve() == folder.resolve() for each in (Path(place), Path(place).parent))
+    whole = Path(place).resolve()
+    return folder.resolve() in (whole, whole.parent, Path(place).absolute().parent.resolve())
 
 
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:

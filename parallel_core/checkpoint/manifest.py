@@ -142,7 +142,7 @@ class Manifest(Run):
         that no run writes, the iteration is not that of the folder's name (iter_*), a file is a link or would lie
         outside of the directory, a checksum is no number (a file may have none at all), or a tensor is of an unknown
         type, larger than all files, in a file that is not listed, or not covered exactly once by its shards. Some
-        fields of a wrong type raise TypeError or AttributeError instead."""
+        fields of a wrong type raise TypeError instead."""
         _check_run(self)
         named = re.fullmatch(r"iter_(\d{7,})", directory.name)
         if named and int(named[1]) != self.iteration:
@@ -182,8 +182,9 @@ def _check_run(run: Run) -> None:
     rng = {"seed": 0} if run.rng is None else run.rng
     scaler = {} if run.loss_scaler is None else run.loss_scaler
     counts = [run.iteration, run.consumed_samples, *([optimizer.steps] if optimizer else [])]
-    tables = [run.topology, run.scheduler, rng, scaler, *run.config.values(), *run.state.values()]
-    numbers = [*run.topology.values(), *rng.values()]
+    tables: list[Any] = [run.topology, run.scheduler, rng, scaler, run.config, run.state]
+    tables += [section for table in (run.config, run.state) if isinstance(table, dict) for section in table.values()]
+    numbers = [number for table in (run.topology, rng) if isinstance(table, dict) for number in table.values()]
     names = [optimizer.kind, *optimizer.state] if optimizer else []
     names += [] if run.run_id is None else [run.run_id]
     if not all(type(count) is int and count >= 0 for count in counts):

@@ -38,8 +38,8 @@ _REMEDY = (
 
 def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: AllConfig) -> list[str]:
     """A sentence for each entry that differs between `then`, the state of the checkpoint's scheduler, and `now`, the
-    state by the flags. Compared are the entries that flags give and that `then` has, also where the style of the
-    schedule does not read them, but not the length over which weight decay grows where both keep it constant.
+    state by the flags. Compared are the entries that flags give and that `then` has, but for those that neither
+    schedule reads, by its styles (as the length of WSD's fall where both decay otherwise).
 
     Empty if --override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler says which state counts. If `then`
     has no schedule: one sentence about that alone, even with these flags. Lengths are told in steps, with
@@ -50,11 +50,9 @@ def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: A
     optimizer = config.optimizer_config
     if optimizer.override_opt_param_scheduler or optimizer.use_checkpoint_opt_param_scheduler:
         return []
-    different = [
-        entry
-        for entry in (*_FLAGS, *_LENGTHS)
-        if entry in then and now[entry] != then[entry] and not _is_idle(entry, now, then)
-    ]
+    idle = _unread(now) & _unread({**now, **then})
+    compared = (entry for entry in (*_FLAGS, *_LENGTHS) if entry in then and entry not in idle)
+    different = [entry for entry in compared if now[entry] != then[entry]]
     unit = "iters" if config.training_config.train_samples is None else "samples"
     return [f"{_difference(entry, then, now, unit)}; {_REMEDY}" for entry in different]
 
@@ -80,6 +78,14 @@ def _length(samples: float | None, batch: int, unit: str, says_batch: bool) -> s
     return f"{samples / batch:,.12g} steps{f' of {batch} samples' * says_batch}"
 
 
-def _is_idle(entry: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
-    """Whether an entry acts in neither schedule: the length of the growth of weight decay, if it is constant."""
-    return entry == "wd_incr_steps" and now["wd_incr_style"] == then["wd_incr_style"] == "constant"
+def _unread(state: Mapping[str, Any]) -> set[str]:
+    """The entries that a schedule in this state does not read, whatever their values."""
+    warms_up, is_constant = bool(state["lr_warmup_steps"]), state["lr_decay_style"] == "constant"
+    unread = {
+        ("lr_warmup_style", "init_lr"): not warms_up,
+        ("lr_delay_steps",): is_constant and not warms_up,
+        ("min_lr", "decoupled_min_lr", "lr_decay_steps"): is_constant,
+        ("lr_wsd_decay_style", "wsd_decay_steps"): state["lr_decay_style"] != "WSD",
+        ("start_wd", "wd_incr_steps"): state["wd_incr_style"] == "constant",
+    }
+    return {entry for entries, is_idle in unread.items() if is_idle for entry in entries}

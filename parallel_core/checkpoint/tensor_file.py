@@ -76,13 +76,15 @@ def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]"
     """A sentence about a file that is missing, unreadable, or differs from its record in size or checksums, with the
     names of up to five damaged tensors; None if it does not. All bytes are read, but for a record without checksums,
     where the size alone is compared. opens: the function that opens it, such as `TensorFile`."""
-    if not path.is_file():
-        return f"{path}: missing"
-    if path.stat().st_size != record.size:
-        return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
-    _fetch_ahead(path)
     try:
+        if not path.is_file():
+            return f"{path}: missing"
+        if path.stat().st_size != record.size:
+            return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
+        _fetch_ahead(path)
         wrong = opens(path).changed(record.crc32) if record.crc32 else []
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror or error})"
     except ValueError as error:
         return str(error)
     if wrong:
@@ -220,8 +222,11 @@ class TensorFile:
 
     def array(self, name: str) -> Array:
         """The values of a tensor as a view of the mapped file, read from the disk when they are touched; bfloat16 as a
-        float32 copy. Raises KeyError if the file has no tensor of this name."""
+        float32 copy. Raises KeyError if the file has no tensor of this name, ValueError for a tensor of 8 bits, whose
+        values need the scales beside it."""
         dtype, shape, begin, end = self._place(name)
+        if dtype not in DTYPES:
+            raise ValueError(f"{self.path}: {name} is {dtype}, an array has {', '.join(DTYPES)}; take its tensor")
         kind = DTYPES[dtype].numpy
         values = self._data(begin, end).view(kind).reshape(shape)
         return from_bfloat16(values) if dtype == "bfloat16" else values

@@ -16,7 +16,7 @@ class RopeScalingConfig(Config):
     factor: float = option("--rope-scaling-factor", 8.0, above=0)
     """Factor by which long wavelengths are stretched."""
     original_max_position_embeddings: int | None = option(
-        "--rope-scaling-original-max-position-embeddings", None, at_least=1
+        "--rope-scaling-original-max-position-embeddings", None, at_least=2
     )
     """The length, in tokens, that the model was first trained on; none: 8192 (llama3), 4096 (yarn), or
     --max-position-embeddings."""

@@ -124,8 +124,11 @@ class BlendedDataset:
         return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
 
     def documents_of(self, i: int) -> str:
-        """The documents that sample `i` is made of, as text, as its data set names them."""
-        return self.datasets[int(self.dataset_index[i])].documents_of(int(self.dataset_sample_index[i]))
+        """The documents that sample `i` is made of, as text, as its data set names them; of one that names none the
+        sample's number there."""
+        number, sample = int(self.dataset_index[i]), int(self.dataset_sample_index[i])
+        tells = getattr(self.datasets[number], "documents_of", None)
+        return str(tells(sample)) if tells else f"sample {sample} of data set {number}"
 
 
 Dataset = GPTDataset | BlendedDataset

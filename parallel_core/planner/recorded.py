@@ -1,6 +1,5 @@
 """Finished runs whose steps were recorded (`--trace`), and the seconds of their parts beside a plan's."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from parallel_core.config.serialise import build, values_of
 from parallel_core.planner.beside import measured_seconds
 from parallel_core.planner.device import Device
 from parallel_core.planner.plan import Plan
+from parallel_core.system.files import parse_json
 from parallel_core.topology.topology import Topology
 from parallel_core.trace import Kind, Span, read_chrome
 
@@ -51,18 +51,23 @@ def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float
 
 
 def read_run(folder: Path) -> Recorded:
-    """The run that has left its events and trace in a folder. Raises ValueError for text that is no JSON, and where
-    there is no start or no recorded step; OSError if a file cannot be read."""
+    """The run that has left its events and trace in a folder. Raises ValueError for an event that is no JSON object,
+    and where there is no start with a configuration or no recorded step; OSError if a file cannot be read."""
     started: dict[str, Any] = {}
-    for line in (folder / EVENTS).read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
+    for number, line in enumerate((folder / EVENTS).read_text(encoding="utf-8").splitlines(), 1):
+        event = parse_json(line, folder / EVENTS)
+        if not isinstance(event, dict):
+            raise ValueError(f"{folder / EVENTS}: line {number} is no JSON object; give the folder of a run's files")
         started = event if event.get("event") == "start" else started
     steps: dict[tuple[int, int], list[Span]] = {}
     for span in read_chrome(folder / "trace.json"):
         steps.setdefault((span.rank, span.step), []).append(span)
     if not started or not steps:
         raise ValueError(f"{folder}: has no start or no recorded step; train with --trace")
-    return Recorded(build(values_of(started["config"])), steps)
+    config = started.get("config")
+    if not isinstance(config, dict):
+        raise ValueError(f"{folder / EVENTS}: its last start has no configuration; train with --trace anew")
+    return Recorded(build(values_of(config)), steps)
 
 
 def joined(runs: Sequence[Recorded]) -> Recorded:

@@ -153,7 +153,7 @@ def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Pla
     fitting: dict[Layout, int] = {}
     possible = [(bound.seconds(one), one.zero, list(RECOMPUTE).index(one.recompute), one) for one in layouts]
     for least, zero, _, layout in sorted(possible, key=lambda entry: entry[:3]):
-        if len(best) >= count and least >= sorted(one.seconds for one in best.values())[count - 1]:
+        if len(best) >= count and least >= max(sorted(one.seconds for one in best.values())[:count], default=0.0):
             break
         made = None if fitting.get(layout.bare, zero + 1) <= zero or not bound.fits(layout) else plan(layout)
         if made is None or not made.fits:

@@ -41,10 +41,9 @@ class Placement:
         """(number of members of rank 0's group of a kind, the most of them on one node); for a kind that is no key of
         `KINDS` all ranks. For "pp" with several stages the second is 2 if neighbouring stages can share a node, else
         1."""
-        if kind == "pp":
-            stages, world = self.topology.pipeline_model_parallel_size, self.topology.world_size
-            stride = self.topology.group("pp", 0)[1] if stages > 1 else world
-            return stages, 2 if stride < self.devices_per_node else 1
+        stages = self.topology.pipeline_model_parallel_size
+        if kind == "pp" and stages > 1:
+            return stages, 2 if self.topology.group("pp", 0)[1] < self.devices_per_node else 1
         members = range(self.topology.world_size) if kind not in KINDS else self.topology.group(kind, 0)
         nodes = Counter(rank // self.devices_per_node for rank in members)
         return len(members), max(nodes.values())

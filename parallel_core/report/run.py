@@ -102,7 +102,7 @@ def name_apart(runs: Iterable[Run]) -> None:
     two runs have one folder."""
     listed = list(runs)
     for parts in range(1, 1 + max((len(run.folder.absolute().parts) for run in listed), default=0)):
-        names = ["/".join(run.folder.absolute().parts[-parts:]) for run in listed]
+        names = [str(Path(*run.folder.absolute().parts[-parts:])) for run in listed]
         if len(set(names)) == len(names):
             break
     for run, name in zip(listed, names if listed else [], strict=True):

@@ -39,8 +39,8 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     that the run has, they begin anew and only weights are taken. Returns None if nothing was saved yet in a directory
     that --save names too. Raises ValueError, before anything is changed, if any other directory has no checkpoint, or
     if that is damaged or does not fit. --resume-training and --exit-on-missing-checkpoint turn None into an error;
-    --resume-training also refuses a checkpoint of weights alone, but with --no-load-optim, or one without the run's
-    adapters.
+    --resume-training also refuses a checkpoint of weights alone, or one without the run's adapters; with
+    --no-load-optim a checkpoint above iteration 0 is none of weights alone.
     """
     training = state.config.training_config
     if is_first_start(directory, training.checkpoint):
@@ -49,11 +49,9 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     weights_alone = training.checkpoint.begins_anew or training.checkpoint.no_load_optim
     reader = _open(directory, state.config, optimizer=not weights_alone)
     adapters_begin = state.config.lora_config.use_lora and not reader.has_adapters
-    if adapters_begin and training.checkpoint.resume_training:
-        rule = f"{reader.directory} has no adapters to go on with"
-        raise ConfigError([Finding("--resume-training", None, rule, "leave it out")])
-    must_go_on = training.checkpoint.resume_training is True
-    weights_alone = weights_alone or _is_none_of_a_run(reader, must_go_on) or adapters_begin
+    if training.checkpoint.resume_training:
+        _check_goes_on(reader, adapters_begin=adapters_begin, takes_states=not weights_alone)
+    weights_alone = weights_alone or _is_none_of_a_run(reader) or adapters_begin
     optimizer, scheduler = (None, None) if weights_alone else (state.step_cell.optimizer, state.step_cell.scheduler)
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
     problems = optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
@@ -141,13 +139,22 @@ def _problems_of_settings(reader: CheckpointReader, config: AllConfig, strictnes
     return []
 
 
-def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
-    """Whether a checkpoint has weights alone, which is logged. Raises ConfigError if it must be a run's."""
+def _check_goes_on(reader: CheckpointReader, *, adapters_begin: bool, takes_states: bool) -> None:
+    """Raise ConfigError if a run cannot go on from the checkpoint: it lacks the run's adapters, or has weights alone.
+    takes_states: the optimizer's states are read; if they are left out, an iteration above 0 is enough."""
+    rule = ""
+    if adapters_begin:
+        rule = f"{reader.directory} has no adapters to go on with"
+    elif reader.begins or (takes_states and not reader.holds_a_run):
+        rule = f"{reader.directory} has weights alone, no run that can go on"
+    if rule:
+        raise ConfigError([Finding("--resume-training", None, rule, "leave it out")])
+
+
+def _is_none_of_a_run(reader: CheckpointReader) -> bool:
+    """Whether a checkpoint has weights alone, which is logged."""
     if reader.holds_a_run:
         return False
-    if must_go_on:
-        rule = f"{reader.directory} has weights alone, no run that can go on"
-        raise ConfigError([Finding("--resume-training", None, rule, "leave it out")])
     if parallel_state.get_global_rank() == 0:
         log(f"{reader.directory} has weights alone: the optimizer and its schedule start anew")
     return True

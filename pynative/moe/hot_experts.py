@@ -192,7 +192,8 @@ class HotExpertLayers(StepPart):
             self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
 
     def take(self, chosen: Mapping[int, Hot]) -> None:
-        """Take up a choice, by layer number, for those layers where it has as many experts as are hot in this run."""
+        """Take up a choice, by layer number, for those layers where it has as many experts as are hot in this run; all
+        other layers have the first hot experts again."""
         self.chosen = {number: hot for number, hot in chosen.items() if len(hot) == self._count}
         for layer in self._layers:
-            layer.hot = self.chosen.get(layer.layer_number, layer.hot)
+            layer.hot = self.chosen.get(layer.layer_number, hot_experts.first_hot(self._count))

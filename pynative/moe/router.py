@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from parallel_core import blocks
+from parallel_core.blocks.router import ROUTER_DTYPES
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.context import Ranges
@@ -126,9 +127,6 @@ class TokenIds(NamedTuple):
         if experts is not None:
             experts = np.pad(experts, (behind, *((0, 0),) * 3), constant_values=NONE)
         return TokenIds(np.pad(self.ids, (behind, (0, 0))), experts)
-
-
-ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
 
 
 class TopKRouter(nn.Cell):

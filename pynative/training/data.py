@@ -1,6 +1,5 @@
 """Data of a run: datasets or loaders, MindSpore's or any other, made into the iterator that a step draws from."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -54,11 +53,12 @@ def build_pretraining_data_loader(
     def grows(given: int) -> int:
         return sizes.at(consumed_samples + given * unit) // unit
 
+    grow = is_training and draws == 1
     return build_step_loader(
         dataset,
-        consumed_samples % _pass_over(dataset, config, micro_batches * unit),
+        _place(dataset, consumed_samples, config, 0 if grow and sizes.changes else micro_batches * unit),
         micro_batch_size=data.batch_size,
-        micro_batch_num=grows if is_training and draws == 1 else micro_batches,
+        micro_batch_num=grows if grow else micro_batches,
         data_parallel_rank=parallel_state.get_data_parallel_rank(),
         data_parallel_size=parallel_state.get_data_parallel_world_size(),
         dataloader_type=data.dataloader_type or "single",
@@ -68,16 +68,23 @@ def build_pretraining_data_loader(
     )
 
 
-def _pass_over(dataset: Sized, config: AllConfig, item: int) -> int:
-    """The samples that a pass over a dataset takes, in whole items of `item` samples; sys.maxsize where no second pass
-    follows."""
+def _place(dataset: Sized, consumed: int, config: AllConfig, item: int) -> int:
+    """The number of samples, after `consumed` ones, that the current pass over a dataset has taken: in whole items of
+    `item` samples, or, for 0, in steps whose sizes change; all `consumed` where no second pass follows."""
     data, samples = config.dataset_config, len(dataset)
-    if data.dataloader_type == "cyclic" or config.batch_sizes.changes:
-        return sys.maxsize
-    return (samples if data.drop_remainder else samples + item - 1) // item * item or sys.maxsize
+    if data.dataloader_type == "cyclic":
+        return consumed
+    if not item:
+        return config.batch_sizes.place(consumed, samples, data.drop_remainder)
+    whole = (samples if data.drop_remainder else samples + item - 1) // item * item
+    return consumed % whole if whole else consumed
 
 
-def _rounds(loader: Iterable[Any]) -> Iterator[Any]:
+_LASTS = {"training": "--train-iters", "validation": "--eval-iters"}
+"""What data are for -> the flag that says how many of them are drawn."""
+
+
+def _rounds(loader: Iterable[Any], purpose: str) -> Iterator[Any]:
     """Yield a loader's items, over and over; those of a MindSpore dataset as dicts of tensors. Raises ValueError for a
     loader without items, or one that cannot be iterated again."""
     while True:
@@ -87,25 +94,25 @@ def _rounds(loader: Iterable[Any]) -> Iterator[Any]:
             yield item
         if not count or iter(loader) is loader:
             raise ValueError(
-                "the training data ended before --train-iters was reached: pass a loader that can be iterated again "
-                "(not a one-time iterator), give it more data, or lower --train-iters"
+                f"the {purpose} data ended before {_LASTS[purpose]} was reached: pass a loader that can be iterated "
+                f"again (not a one-time iterator), give it more data, or lower {_LASTS[purpose]}"
             )
 
 
-def endless(loader: Iterable[Any], skip: int = 0) -> Iterator[Any]:
+def endless(loader: Iterable[Any], skip: int = 0, purpose: str = "training") -> Iterator[Any]:
     """An iterator over a loader's items (a MindSpore dataset's as dicts of tensors) that starts anew at their end; the
-    first `skip` items are dropped. At the loader's end it raises ValueError if there was no item, or if the loader
-    cannot be iterated again."""
-    rounds = _rounds(loader)
+    first `skip` items are dropped. purpose: "training" or "validation", for the error. At the loader's end it raises
+    ValueError if there was no item, or if the loader cannot be iterated again."""
+    rounds = _rounds(loader, purpose)
     for _ in range(skip):
         next(rounds)
     return rounds
 
 
-def _opened(loader: Iterable[Any] | None, skip: int, is_sent: bool) -> Iterator[Any] | None:
+def _opened(loader: Iterable[Any] | None, skip: int, is_sent: bool, purpose: str) -> Iterator[Any] | None:
     """An endless iterator over a loader's items, after the first `skip`; None without a loader. is_sent: the
     tensor-parallel group's first rank draws, and sends the items to the others."""
-    items = None if loader is None else endless(loader, skip)
+    items = None if loader is None else endless(loader, skip, purpose)
     return _sent_by_the_first(items) if is_sent else items
 
 
@@ -189,8 +196,8 @@ class DataSources:
             )
         sends = of_group[0].astype(bool) & ~of_group.all(0) & (not forward_step.is_of_a_script)
         return RunData(
-            train=_opened(train, skip, sends[0]),
-            valid=_opened(valid, 0, sends[1]),
+            train=_opened(train, skip, sends[0], "training"),
+            valid=_opened(valid, 0, sends[1], "validation"),
             is_evaluated=bool(of_all[:, 1].any()),
             samples_per_epoch=int(of_all[:, 2].max()) or None,
         )

@@ -8,6 +8,10 @@ import pytest
 from tests.support.mapping.lines import reading
 
 LATENT = "--multi-latent-attention --kv-lora-rank 8"
+SHARED_KEYS = (
+    f"{LATENT} --q-lora-rank 8 --experimental-attention-variant dsa --dsa-indexer-loss-coeff 1 "
+    "--dsa-indexer-topk-freq 2"
+)
 DELTA = (
     "--experimental-attention-variant gated_delta_net --linear-attention-freq 2 --linear-num-key-heads 2 "
     "--linear-num-value-heads 4"
@@ -161,6 +165,7 @@ BAD = [
         "--num-layer-list 3 1: contradicts --pipeline-model-parallel-layout",
     ),
     ("--noop-layers 4", 1, "--noop-layers 4"),
+    (f"{SHARED_KEYS} --noop-layers 2", 1, "--noop-layers 2: layer 3 shares its choice of keys"),
     (
         "--decoder-first-pipeline-num-layers 1 --pipeline-model-parallel-size 3 --global-batch-size 6",
         3,
@@ -351,6 +356,7 @@ BAD = [
     ("--gate-multiplier 2", 1, "--gate-multiplier 2: needs a gated activation"),
     (f"{LATENT} --attention-output-gate", 1, "--attention-output-gate"),
     ("--position-embedding-type rope --rope-scaling-type longrope", 1, "--rope-scaling-type longrope"),
+    ("--rope-scaling-original-max-position-embeddings 1", 1, "--rope-scaling-original-max-position-embeddings 1"),
     ("--multi-head-latent-attention --q-lora-rank 8", 1, "--multi-head-latent-attention"),
     ("--num-experts 8 --moe-router-topk 9", 1, "--moe-router-topk 9"),
     ("--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-topk 3", 1, TOO_MANY),
@@ -613,6 +619,7 @@ GOOD = [
     ("--moe-router-topk 2", 1),
     ("--recompute-method uniform", 1),
     ("--noop-layers 0,3", 1),
+    (f"{SHARED_KEYS} --qk-layernorm --position-embedding-type rope --noop-layers 2,3", 1),
     ("--num-layer-list [[1,1],[1,1]] --num-layers-per-virtual-pipeline-stage 1 --pipeline-model-parallel-size 2", 2),
     ("--micro-batch-num 4", 1),
     ("~global-batch-size --micro-batch-num 3", 1),

@@ -74,11 +74,14 @@ def test_memory_of_each_stage_is_in_the_answer(capsys):
 
 def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
     """--device-target CPU counts fewer activations (results of norms and activations are not kept) and a sentence says
-    so; with --kernels ops neither."""
+    so, about what is recomputed unasked alone; with --kernels ops neither."""
     fewer, more = (answer(capsys, flags)["memory"][0]["parts"]["activations"] for flags in ("--device-target CPU", ""))
     assert fewer < more
     for flags, sentence in (
-        ("--device-target CPU", "On a CPU results of norms"),
+        ("--device-target CPU", "On a CPU results of norms and of activation functions are recomputed"),
+        ("--device-target CPU --apply-residual-connection-post-layernorm", "results of activation functions are"),
+        ("--device-target CPU --select-recompute-exclude ['mlp\\\\.activation']", "results of norms are"),
+        ("--select-recompute-exclude ['mlp\\\\.activation','.*_layernorm']", None),
         ("", "--device-target CPU counts so"),
         ("--kernels ops", None),
     ):

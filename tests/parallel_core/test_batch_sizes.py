@@ -1,5 +1,7 @@
 """Growing batch sizes (--rampup-batch-size, --step-batch-size-schedule) are Megatron's."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,15 @@ def test_a_schedule_counts_tokens():
     assert [sizes.at(seen) for seen in (0, 99, 100, 999, 1000, 10**6)] == [8, 8, 16, 16, 32, 32]
 
 
+SIZES = {"global_batch_size": 8, "rampup_batch_size": None}
+
+
+@pytest.mark.parametrize("pairs", [[[]], [[0, 8], []], [[0]], [[0, 8, 1]]])
+def test_a_schedule_of_other_than_pairs_is_not_sound(pairs):
+    """A schedule with an entry that is no pair, also an empty one, is no schedule."""
+    assert not BatchSizes.of(SimpleNamespace(**SIZES, step_batch_size_schedule=pairs), 10).is_sound
+
+
 def test_a_ramp_over_no_samples_has_no_sizes_but_the_final_one():
     """--rampup-batch-size 4 4 0 begins with the final size, and no other size is listed for the rules to refuse."""
     sizes = BatchSizes(16, (4, 4, 0))
@@ -68,3 +79,15 @@ def test_a_run_in_samples_counts_its_steps():
     assert ramp.training_config.training_iters == 4  # 4 + 8 + 12 + 12 of 40
     steps = config_of([*flags.split(), "--step-batch-size-schedule", "0:4 120:8"], 1)
     assert (steps.dataset_config.global_batch_size, steps.training_config.training_iters) == (8, 6)
+
+
+@pytest.mark.parametrize(
+    ("drops", "places"), [(True, [0, 4, 0, 0, 0]), (False, [0, 4, 12, 0, 12])], ids=["drop", "keep"]
+)
+def test_a_step_begins_in_a_pass_over_the_data(drops, places):
+    """Steps of 4, 8 and then 12 samples over 15: a pass that has too few left is over, or its last step is smaller."""
+    sizes, found, seen = BatchSizes(12, (4, 4, 8)), [], 0
+    for _ in places:
+        found.append(sizes.place(seen, 15, drops))
+        seen += sizes.at(seen)
+    assert found == places

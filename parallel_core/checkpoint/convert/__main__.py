@@ -58,11 +58,11 @@ def convert(options: argparse.Namespace) -> list[str]:
 
 def _with_vocabulary(model: Model, options: argparse.Namespace) -> Model:
     """The model with as many ids (--vocab-size), and rows for them (padding), as the options ask for. Raises ValueError
-    for more ids than rows."""
+    for more ids than rows, also than those of a hash layer's table."""
     if options.vocab_size is not None:
         if options.vocab_size > model.vocab_size:
             raise ValueError(f"--vocab-size {options.vocab_size}: the checkpoint has {model.vocab_size} rows; lower it")
-        model.network["unpadded_vocab_size"] = options.vocab_size
+        model = model.with_ids(options.vocab_size)
     tensor = options.tensor_model_parallel_size or 1
     if options.to == "native" and (options.make_vocab_size_divisible_by or tensor > 1):
         step = options.make_vocab_size_divisible_by or model.network.get("make_vocab_size_divisible_by") or 1
@@ -216,6 +216,10 @@ def findings(options: argparse.Namespace) -> Iterator[Finding]:
     tokenizer = options.tokenizer_model
     if tokenizer is not None and not tokenizer.is_dir():
         yield Finding("--tokenizer-model", tokenizer, "is no folder", "name a model's folder")
+    tensor, of_experts = options.tensor_model_parallel_size or 1, options.expert_tensor_parallel_size
+    if options.to == "megatron" and of_experts is not None and tensor % of_experts:
+        rule = f"must divide --tensor-model-parallel-size {tensor}: else no file has some parts of the experts"
+        yield Finding("--expert-tensor-parallel-size", of_experts, rule, "change one of them")
     output = options.output.resolve()
     if output == options.input.resolve():
         yield Finding("--output", options.output, "is --input, too", "name a new folder")

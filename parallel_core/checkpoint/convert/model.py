@@ -15,6 +15,8 @@ HYPERPARAMETERS = ("betas", "eps", "weight_decay")
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output_layer.bias")
 """Parameters with a row for each id; layers of multi-token prediction can have such of their own, whose names end
 alike."""
+_OF_IDS = ".router.tid2eid"
+"""End of the names of hash layers' tables, which have a row for each id that the tokenizer can produce."""
 
 
 @dataclass
@@ -82,11 +84,23 @@ class Model:
 
     def with_rows(self, rows: int) -> "Model":
         """A copy of the model with `rows` rows in tables of ids: rows beyond are dropped, new ones are zero, and the
-        number of ids (`unpadded_vocab_size`) becomes `rows` if it was larger."""
-        resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
-        network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
-        settings = {**self.settings, "model_config": network}
+        number of ids (`unpadded_vocab_size`) becomes `rows` if it was larger (`with_ids`)."""
+        model = self.with_ids(min(self.unpadded_vocab_size, rows))
+        resized = {name: resize(tensors, rows) for name, tensors in {"": model.weights, **self.states}.items()}
+        settings = {**self.settings, "model_config": {**model.network, "vocab_size": rows}}
         return replace(self, weights=resized.pop(""), settings=settings, states=resized)
+
+    def with_ids(self, ids: int) -> "Model":
+        """A copy of the model whose tokenizer can produce `ids` ids (`unpadded_vocab_size`): tables of hash layers lose
+        the rows beyond. Raises ValueError if such a table has fewer rows."""
+        tables = {name: tensor for name, tensor in self.weights.items() if name.endswith(_OF_IDS)}
+        for name, tensor in tables.items():
+            if tensor.shape[0] < ids:
+                rule = f"{name} names the experts of {tensor.shape[0]} ids"
+                raise ValueError(f"--vocab-size {ids}: {rule}; give {tensor.shape[0]} at most")
+        weights = self.weights | {name: tensor.with_length(ids) for name, tensor in tables.items()}
+        settings = {**self.settings, "model_config": {**self.network, "unpadded_vocab_size": ids}}
+        return replace(self, weights=weights, settings=settings)
 
 
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:

@@ -1,7 +1,7 @@
 """Our own checkpoints, read and written as a `Model`."""
 
-import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -42,7 +42,7 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
 
     optimizer: its state is read, too. merges: adapters are merged into their weights, and the optimizer's state, which
     is that of adapters, is left out; False: adapters are weights by themselves. Raises ValueError if a tensor is not
-    whole, or the manifest or a file cannot be read, KeyError if a file lacks a tensor of the manifest.
+    whole, the manifest or a file cannot be read, or a file lacks a tensor of the manifest.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
@@ -98,6 +98,8 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> LazyTensor:
     pieces = []
     for shard in tensor.shards:
+        if files[shard.file].shape(name) is None:
+            raise ValueError(f"{files[shard.file].path}: lacks {name}, which the manifest says is in it")
         stored = files[shard.file].tensor(name)
         if stored.dtype != tensor.dtype:
             raise ValueError(f"{files[shard.file].path}: {name} is {stored.dtype}, the manifest says {tensor.dtype}")
@@ -110,23 +112,35 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
     """Write a checkpoint into `directory`, make it the latest there, and return its path. check: called with its folder
     before it is published; an error that it raises passes on. Raises ValueError if the settings do not go together,
-    `InUse` if another job writes there; whatever is raised before it is published, no part of it is left."""
+    `InUse` if another job writes there; whatever is raised before it is named the latest, no part of it is left."""
     run, is_new = run_of(model), not directory.exists()
-    with FolderLock(directory) as lock:
-        lock.take(print)
-        whole = commit.begin(directory, run.iteration)
-        try:
-            names: list[str] = []
-            for number, part in enumerate(in_files(model.all_tensors(), _MOST)):
-                names.append(file_name(0, number))
-                write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
-            write_manifest(whole, run, names)
-            if check is not None:
-                check(whole)
-            return commit.publish(directory, run.iteration)
-        except BaseException:
-            shutil.rmtree(directory if is_new else whole, ignore_errors=True)
-            raise
+    try:
+        with FolderLock(directory) as lock:
+            lock.take(print)
+            return _write(model, run, directory, check)
+    except BaseException:
+        with suppress(OSError):  # another job may have written into it meanwhile
+            if is_new:
+                directory.rmdir()
+        raise
+
+
+def _write(model: Model, run: Run, directory: Path, check: Callable[[Path], None] | None) -> Path:
+    """`write_native` in a folder whose lock this process holds."""
+    whole = commit.begin(directory, run.iteration)
+    try:
+        names: list[str] = []
+        for number, part in enumerate(in_files(model.all_tensors(), _MOST)):
+            names.append(file_name(0, number))
+            write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
+        write_manifest(whole, run, names)
+        if check is not None:
+            check(whole)
+        return commit.publish(directory, run.iteration)
+    except BaseException:
+        with suppress(OSError):
+            commit.withdraw(directory, run.iteration)
+        raise
 
 
 def run_of(model: Model) -> Run:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +16,14 @@ from parallel_core.numerics.dtypes import Array
 
 def split_bounds(split: str, size: int) -> list[tuple[int, int]]:
     """(first conversation, one after the last) of train, valid and test, among `size` conversations. The share of each
-    is rounded; if the three sum to more or fewer than `size`, train gets as many fewer or more.
+    is rounded; if the three sum to more or fewer than `size`, the first with a share gets as many fewer or more.
     Raises ConfigError for a `split` that is not one to three shares, or whose shares are all 0."""
     shares = split_shares(split)[:3]
     shares += [0.0] * (3 - len(shares))
     whole = sum(shares)
-    bounds = [0]
-    for share in shares:
-        bounds.append(bounds[-1] + round(share / whole * float(size)))
-    over = bounds[-1] - size
-    bounds[1:] = [bound - over for bound in bounds[1:]]
-    return [(bounds[number], bounds[number + 1]) for number in range(3)]
+    counts = [round(share / whole * float(size)) for share in shares]
+    counts[next(number for number, share in enumerate(shares) if share)] -= sum(counts) - size
+    return list(pairwise(accumulate(counts, initial=0)))
 
 
 def order_of_samples(

@@ -165,6 +165,10 @@ class SFTDataset:
     def __len__(self) -> int:
         return self.num_samples
 
+    def documents_of(self, number: int) -> str:
+        """The file and line of the row that sample `number` is made of, as text."""
+        return self.rows.places[int(self.indices[number % len(self.indices)])]
+
     def packed(self, number: int) -> dict[str, NDArray[np.int32]]:
         """Sample `number`: tokens, labels of the next token (-100 or padding: no loss), position_ids from the start of
         each conversation, all [s]; and cu_seqlens [conversations + 1], the positions where conversations begin, and s.

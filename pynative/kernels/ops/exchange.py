@@ -13,7 +13,9 @@ from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 
 def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
     size = x.shape[axis] // count
-    return x.narrow(axis, index * size, size).contiguous()
+    part = x.narrow(axis, index * size, size)
+    # Always a copy, as the chunk outlives the whole tensor: `contiguous` returns a view that is contiguous as it is.
+    return part.copy() if part.is_contiguous() else part.contiguous()
 
 
 def take_columns(x: Tensor, ranges: Sequence[range]) -> Tensor:

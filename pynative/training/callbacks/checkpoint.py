@@ -32,6 +32,9 @@ class CheckpointCallback(RunCallback):
         self._lock = FolderLock(directory)
         self._under_way: BackgroundSave | None = None
         self._saved_iteration: int | None = None
+        self.unsaved_iteration: int | None = None
+        """The iteration of the last checkpoint if that could not be written or, in the background, begun; None: it
+        could."""
 
     @property
     def is_saving(self) -> bool:
@@ -100,12 +103,13 @@ class CheckpointCallback(RunCallback):
     def _save(self, state: TrainingState, background: bool, may_fail: bool) -> None:
         self._finish(state)
         state.step_cell.buffers.finish_param_sync()
-        self._saved_iteration = state.iteration
+        self._saved_iteration = self.unsaved_iteration = state.iteration
         with self._tolerating(may_fail), state.step_cell.timers("save-checkpoint", RECORDED):
             if background:
                 self._under_way = BackgroundSave(self.directory, state, self._memory)
             else:
                 self._saved(state, save_checkpoint(self.directory, state))
+            self.unsaved_iteration = None
 
     def _finish(self, state: TrainingState) -> None:
         """Wait for the checkpoint under way, if there is one, so that there are never two."""

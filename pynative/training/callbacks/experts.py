@@ -179,7 +179,7 @@ class ColdHotExpertMonitor(RunCallback):
             given = ", ".join(f"{name}={self._given[name]}" for name in wrong)
             raise ValueError(f"ColdHotExpertMonitor({given}): the model has {wrong}; give these, or leave them out")
         self._layers = state.step_cell.hot_experts
-        self._layers.take({int(number): tuple(hot) for number, hot in self._kept.items()})
+        self._take_kept()
 
     def on_step_end(self, state: TrainingState) -> None:
         if self._save_interval > 0 and state.iteration % self._save_interval == 0:
@@ -194,3 +194,9 @@ class ColdHotExpertMonitor(RunCallback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._kept = state["hot"]
+        self._take_kept()
+
+    def _take_kept(self) -> None:
+        """Have the layers, if they are known, take up the choice of the checkpoint."""
+        if self._layers is not None:
+            self._layers.take({int(number): tuple(hot) for number, hot in self._kept.items()})

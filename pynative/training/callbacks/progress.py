@@ -6,14 +6,15 @@ from pathlib import Path
 
 from pynative.startup.log import warn
 from pynative.training.callbacks.base import RunCallback, TrainingState
+from pynative.training.callbacks.checkpoint import CheckpointCallback
 
 NAME = "progress.txt"
 
 
 class ProgressCallback(RunCallback):
     """--log-progress: appends a line to `folder`/progress.txt at the start of the job, and after a step in or before
-    which a checkpoint was begun, as Megatron writes it. For rank 0 only, behind the callback that saves. is_async:
-    whether checkpoints are written in the background."""
+    which a checkpoint was written (is_async: was begun in the background), as Megatron writes it; none if that failed
+    in the `CheckpointCallback`. For rank 0 only, behind the callback that saves."""
 
     def __init__(self, folder: Path, is_async: bool) -> None:
         self.path, self._saved = folder / NAME, "Saving async checkpoint" if is_async else "Saved checkpoint"
@@ -29,7 +30,8 @@ class ProgressCallback(RunCallback):
     def on_step_end(self, state: TrainingState) -> None:
         if self._is_saving:
             self._is_saving = False
-            self._append(state, self._checkpoint(state))
+            if not _has_failed(state):
+                self._append(state, self._checkpoint(state))
 
     def on_train_end(self, state: TrainingState) -> None:
         self.on_step_end(state)
@@ -53,3 +55,9 @@ class ProgressCallback(RunCallback):
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\tJob ID: {job}\t# GPUs: {ranks}\t{text}\n")
         except OSError as error:
             warn(f"{self.path}: {error.strerror}; a line is missing in it: {text}")
+
+
+def _has_failed(state: TrainingState) -> bool:
+    """Whether a callback could not save the step's checkpoint."""
+    savers = (callback for callback in state.callbacks if isinstance(callback, CheckpointCallback))
+    return any(saver.unsaved_iteration == state.iteration for saver in savers)

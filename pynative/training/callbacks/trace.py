@@ -59,12 +59,13 @@ class TraceCallback(RunCallback):
             warn(f"No trace: it was to go from --profile-step-start {self.first} to {self.last}")
 
     def _turn(self, state: TrainingState) -> None:
-        """Begin or end recording between two steps."""
+        """Begin or end recording, which is done on wanted ranks alone, between two steps."""
         if state.iteration == self.last and self._is_recording:
             self._stop(state)
         elif state.iteration == self.first and state.iteration < state.config.training_config.training_iters:
             self._is_recording = True
-            state.recorder.begin()
+            if self._is_wanted:
+                state.recorder.begin()
 
     def _take(self, state: TrainingState) -> None:
         if self._is_wanted:
@@ -73,7 +74,8 @@ class TraceCallback(RunCallback):
 
     def _stop(self, state: TrainingState) -> None:
         self._is_recording, self._is_written = False, True
-        state.recorder.end()
+        if self._is_wanted:
+            state.recorder.end()
         spans = _of_all_ranks(self._spans, parallel_state.get_world_group())
         if parallel_state.get_global_rank() == 0:
             micro_batches = state.result.samples // (

@@ -190,6 +190,14 @@ def test_a_script_starts_msrun(launch, name):
     assert output.count("msrun ") == 1
 
 
+def test_options_of_an_srun_that_msrun_lacks_are_named(launch):
+    """Options of an srun around a launch that do nothing here are told once, beside the launcher's own."""
+    program = "bash -c 'torchrun --nproc_per_node 2 --rdzv-id 7 mine.py'"
+    code, output, errors = launch(f"srun -l --container-image=x {program}")
+    assert code == 0 and "--worker_num=2" in output
+    assert errors.count("left out, msrun has nothing for it: --container-image --rdzv-id\n") == 1
+
+
 def test_print_shows_what_would_run_and_ends_the_script_there(folder, launch):
     """--print shows folder, exported variables and the msrun command; commands of the script before the launch run,
     those behind it do not, but an EXIT trap does."""

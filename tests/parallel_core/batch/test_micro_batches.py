@@ -68,6 +68,20 @@ def test_micro_batches_are_as_long_as_their_longest_rows():
             assert batch.tokens(number) == arrays()["loss_mask"][2 * number : 2 * number + 2].sum()
 
 
+def test_a_mask_and_given_experts_are_as_long_as_the_tokens():
+    """An entry `lengths` cuts queries and keys of an attention mask and the tokens of given experts, too; entries of
+    which nobody knows the axes stay."""
+    experts, image = np.arange(ROWS * LENGTH * 6).reshape(ROWS, LENGTH, 3, 2), np.zeros((ROWS, LENGTH, LENGTH))
+    more = {"routed_experts": experts, "image": image, "lengths": np.array([4, 8, 12, 4, 0, 0], np.int32)}
+    batch = StepBatch(entries() | {name: BatchEntry.of(name, array) for name, array in more.items()}, 3, WHOLE)
+    for number, length in enumerate((8, 12, 16)):
+        made, rows = batch.micro_batch(number), slice(2 * number, 2 * number + 2)
+        mask = arrays()["attention_mask"][rows, :, :length, :length]
+        np.testing.assert_array_equal(made["attention_mask"].array, mask)
+        np.testing.assert_array_equal(made["routed_experts"].array, experts[rows, :length])
+        assert made["image"].array.shape == (2, LENGTH, LENGTH)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shard_is_not_cut_again(layout):
     """A batch whose sequences a script has cut for this rank is cut into micro-batches by rows alone; the counts of
@@ -104,3 +118,13 @@ def test_lengths_that_do_not_divide_are_refused(layout, divisor):
     odd = StepBatch({"tokens": BatchEntry.of("tokens", np.zeros((2, 18), int))}, 1, ContextShard(layout, 0))
     with pytest.raises(ValueError, match=f"'tokens' has sequences of 18: must be a multiple of {divisor} with"):
         odd.micro_batch(0)
+
+
+@pytest.mark.parametrize(("layout", "divisor"), [(LAYOUTS[0], 4), (LAYOUTS[2], 4)])
+@pytest.mark.parametrize("name", ["attention_mask", "document_starts"])
+def test_queries_that_a_ring_does_not_divide_are_refused(name, layout, divisor):
+    """An attention mask or document starts whose length does not form twice as many chunks as a ring has ranks is an
+    error with the entry's name and the divisor."""
+    array = np.zeros((2, 1, 18, 18) if name == "attention_mask" else (2, 18), bool)
+    with pytest.raises(ValueError, match=f"{name!r} has sequences of 18: must be a multiple of {divisor} with"):
+        ContextShard(layout, 0).queries(array, name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parallel_core.batch.micro_batches import BatchEntry, ContextShard, filled_up
+from parallel_core.batch.micro_batches import BatchEntry, ContextShard, StepBatch, filled_up
 from parallel_core.batch.rules import BatchRules
 from parallel_core.context import RING, ContextLayout
 from tests.support.engine import TINY, config_of
@@ -168,3 +168,29 @@ def test_a_batch_is_filled_up():
             assert not counts.array[rows:].any() and full["labels"].tokens == rows * 8
             np.testing.assert_array_equal(full["labels"].array[:rows], arrays["labels"])
     assert filled_up(entries, 3) == entries
+
+
+def test_a_mask_of_one_row_is_that_of_all_rows():
+    """`filled_up` leaves an attention mask of one row beside entries with more; where it stands alone, as in the middle
+    of a pipeline, each new row has its row, so that none sees later tokens."""
+    shared = BatchEntry.of("attention_mask", batch(1)["attention_mask"])
+    entries = {name: BatchEntry.of(name, array) for name, array in batch(2).items()} | {"attention_mask": shared}
+    assert filled_up(entries, 2) == entries and RULES.mistakes(entries) == []
+    assert filled_up(entries, 4)["attention_mask"] is shared
+    alone = filled_up({"attention_mask": shared}, 2)["attention_mask"].array
+    np.testing.assert_array_equal(alone, batch(2)["attention_mask"])
+
+
+def test_lengths_are_an_array_or_none():
+    """Lengths as a list are a mistake; None cuts no micro-batch."""
+    (found,) = mistakes(RULES, batch(2, lengths=[8, 8]), 1)
+    assert found.startswith("lengths is a list: must be a numpy array")
+    given = {"tokens": BatchEntry.of("tokens", batch(2)["tokens"]), "lengths": None}
+    made = StepBatch(given, 1, ContextShard(ContextLayout(), 0)).micro_batch(0)
+    assert RULES.mistakes(given) == [] and made["tokens"].array.shape == (2, 8)
+
+
+def test_none_is_no_loss_mask():
+    """A batch that is filled up and has None for its loss mask gets a mask of 0 in the new rows."""
+    entries = {"labels": BatchEntry.of("labels", batch(1)["labels"]), "loss_mask": None}
+    assert filled_up(entries, 2)["loss_mask"].array.tolist() == [[1] * 8, [0] * 8]

@@ -160,8 +160,10 @@ ROWS += [("pp2", "sandwich norm", FP32_RESIDUAL), ("one rank", "no positions, re
 NORMS_KEPT = r"--select-recompute-exclude ['.*_layernorm']"
 ROWS += [("one rank", "llama", NORMS_KEPT), ("one rank", "gpt", f"{FP32_RESIDUAL} {NORMS_KEPT}")]
 ADAPTERS = "--lora-r 4 --lora-target-modules"
+OF_QKV = f"{ADAPTERS} linear_qkv"
 ROWS += [("one rank", "gpt", f"{ADAPTERS} linear_qkv linear_proj linear_fc1 linear_fc2")]
 ROWS += [("tp2 sp", "llama", f"{ADAPTERS} linear_fc1 {NORMS_KEPT}")]
+ROWS += [("one rank", FURTHER, OF_QKV), ("tp2 sp", FURTHER, f"--bf16 {OF_QKV}")]
 
 
 EVEN = "--moe-router-topk 4"
@@ -170,6 +172,7 @@ ROWS += [("one rank", "experts", f"{EVEN} {ADAPTERS} linear_qkv")]
 ROWS += [("one rank", COMPRESSED, f"{ADAPTERS} linear_kv_down_proj linear_kv_up_proj")]
 ROWS += [("one rank", "experts", EVEN), ("one rank", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
 ROWS += [("ep2", "experts", f"{EVEN} --moe-grouped-gemm"), ("tp2 sp", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
+ROWS += [("one rank", "experts", f"{EVEN} --moe-router-dtype {types}") for types in ("fp32", "fp64", "fp64 --bf16")]
 
 
 @pytest.mark.parametrize(("layout", "model", "types"), ROWS)
@@ -204,6 +207,7 @@ RECOMPUTED = [
     ("tp2", FURTHER, f"{FULL} uniform --recompute-num-layers 3 --recompute-slice-activation"),
     ("one rank", FURTHER, f"{FULL} uniform --recompute-num-layers 1 --bf16 --fp32-residual-connection"),
     ("tp2 sp", FURTHER, "--recompute-granularity selective --recompute-modules core_attn layernorm mlp"),
+    ("one rank", FURTHER, f"{OF_QKV} {FULL} uniform --recompute-num-layers 1"),
     ("tp2 sp", COMPRESSED, "--recompute-granularity selective --recompute-modules core_attn layernorm"),
     ("tp2 sp", LATENT, r"--recompute-norm --select-recompute ['self_attention','mlp\\.linear_fc1']"),
     ("one rank", "experts", f"{EVEN} --recompute-granularity selective --recompute-modules moe_act layernorm"),
@@ -235,7 +239,7 @@ def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
     without it."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
-    shared = " ".join(part for part in (EVEN, STREAMS, PAIRS, OF_ENTRIES) if part in recompute)
+    shared = " ".join(part for part in (EVEN, STREAMS, PAIRS, OF_ENTRIES, OF_QKV) if part in recompute)
     plain, config = (config_of(f"{flags} {more}", world) for more in (shared, recompute))
     for rank, found in enumerate(run(world, measured, f"{flags} {recompute}")):
         stage = rank if layout == "pp2" else 0

@@ -4,6 +4,7 @@ import pytest
 
 from parallel_core.blocks import Layer, MicroBatch, blocks_within
 from parallel_core.blocks.recurrence import Recurrence
+from parallel_core.blocks.sparse_attention import SparseAttention, loss_blocks
 from tests.support.engine import TINY, config_of
 from tests.support.families import FAMILIES
 
@@ -22,3 +23,18 @@ def test_operations_have_the_layers_flops(family):
             assert wanted <= planned < 2 * wanted
         else:
             assert planned == pytest.approx(wanted, rel=1e-9)
+
+
+def test_every_block_of_an_indexers_loss_is_counted():
+    """With 1200 tokens in a ring of two, one rank has four blocks of the indexer's loss and the other three: the bytes
+    that they send are the mean of all, in four messages."""
+    sizes = "--seq-length 1200 --max-position-embeddings 1200 --tensor-model-parallel-size 2 --context-parallel-size 2"
+    config = config_of(f"{TINY} {sizes} {FAMILIES['sparse attention']}", 4).model_config
+    (core,) = blocks_within(Layer.of(config, 0), SparseAttention)
+    micro_batch = MicroBatch.of(config)
+    sums = [one.bytes for one in core.messages(micro_batch) if one.operation == "all_reduce" and one.backward]
+    layout = micro_batch.context
+    ranks = [loss_blocks(layout, layout.positions(1200, rank)) for rank in range(2)]
+    assert [len(blocks) for blocks in ranks] == [4, 3] and len(sums) == 4
+    scores = sum(len(queries.rows) * queries.positions.stop for blocks in ranks for queries in blocks)
+    assert sum(sums) == micro_batch.batch * scores * 4 // 2

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_core.buffers.collectives import plan_gathers, plan_reductions
-from parallel_core.buffers.layout import BucketRule, Span, aligned, overlaps, plan_buffers
+from parallel_core.buffers.layout import BucketRule, Span, aligned, overlaps, overlaps_in_order, plan_buffers
 from parallel_core.buffers.stretch import Stretch
 from parallel_core.sharding import Cut, Place, ShardSpec, place
 
@@ -223,3 +223,30 @@ def test_a_type_that_no_buffer_has_is_refused():
     """A trained parameter of int32 is an error that names the parameter and requires_grad=False as the fix."""
     with pytest.raises(ValueError, match=r"parameter ids: is of type int32.*requires_grad=False"):
         plan_buffers([(place(ShardSpec(name="ids", shape=(2,)), {}), "int32")])
+
+
+class Counted(list):
+    """A list that counts the elements that are read of it, by index or by iteration."""
+
+    reads = 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return super().__getitem__(index)
+
+    def __iter__(self):
+        for item in super().__iter__():
+            self.reads += 1
+            yield item
+
+
+def test_overlaps_read_each_span_a_few_times():
+    """`overlaps_in_order` of two lists of n spans gives the intersections of `overlaps`, and reads in proportion to
+    n."""
+    count = 300
+    spans = [Span(10 * n, 10 * n + 8) for n in range(count)]
+    others = Counted(Span(10 * n + 5, 10 * n + 15) for n in range(count))
+    found = [*overlaps_in_order(spans, others)]
+    assert others.reads < 10 * count
+    assert [span for _, span in found] == overlaps(spans, [*others])
+    assert [number for number, _ in found] == sorted([*range(count), *range(1, count)])

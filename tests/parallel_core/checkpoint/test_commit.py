@@ -3,6 +3,7 @@ else behind."""
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,17 @@ def test_a_pointer_to_another_than_the_last_is_noticed(tmp_path):
     said = commit.overlooked(tmp_path)
     assert said is not None and "names iter_0000002, but iter_0000003 was saved later" in said
     assert "--ckpt-step 3" in said
+
+
+def test_a_damaged_last_one_is_no_pointer_to_an_earlier_one(tmp_path):
+    """`overlooked` says nothing where the file names the checkpoint that was published last and is damaged, or one that
+    is gone: none was saved later."""
+    for iteration in (2, 3):
+        save(tmp_path, iteration, [one_tensor(iteration)])
+    (tmp_path / "iter_0000003" / file_name(0, 0)).unlink()
+    assert commit.overlooked(tmp_path) is None
+    shutil.rmtree(tmp_path / "iter_0000003")
+    assert commit.overlooked(tmp_path) is None
 
 
 def test_saving_an_iteration_again_replaces_it(tmp_path):

@@ -62,6 +62,12 @@ def test_what_goes_on_or_says_that_it_begins(used, flags):
     assert told(f"--save {used} --save-interval 1 {placed}") == []
 
 
+def test_a_checkpoint_is_found_inside_from_within(used, monkeypatch):
+    """A run that is started in a checkpoint's folder and loads it as "." goes on in the folder above."""
+    monkeypatch.chdir(used / "iter_0000004")
+    assert told("--save .. --save-interval 1 --load .") == []
+
+
 def test_other_tools_checkpoints_count(tmp_path):
     """A folder with checkpoints of Megatron-LM, or with a converted model (`release`), counts as used."""
     (tmp_path / "iter_0000100" / "mp_rank_00").mkdir(parents=True)

@@ -1,5 +1,9 @@
 """Our safetensors files against the safetensors package: each reads what the other writes."""
 
+import errno
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -49,12 +53,34 @@ def test_bfloat16(tmp_path):
     assert read.dtype == np.float32
 
 
+def test_eight_bits_are_no_values(tmp_path):
+    """A tensor of 8 bits has its bits in `tensor`; `array` refuses it, as its values need scales that lie
+    elsewhere."""
+    header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    (tmp_path / "t").write_bytes(len(header).to_bytes(8, "little") + header + b"\x38\x40")
+    file = TensorFile(tmp_path / "t")
+    assert file.tensor("w").read().tolist() == [0x38, 0x40]
+    with pytest.raises(ValueError, match="t: w is float8_e4m3"):
+        file.array("w")
+
+
 def test_the_record_is_of_the_bytes_on_disk(tmp_path):
     """Size and checksums (of the file and of each tensor) that `write_tensors` returns are those of the written
     file."""
     record = write_tensors(tmp_path / "t", _tensors())
     assert record.size == (tmp_path / "t").stat().st_size and record.crc32.keys() == {"", *_tensors()}
     assert damage(tmp_path / "t", record, TensorFile) is None
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    """A file that the system does not let this user open is damage with its path, as any other."""
+    record = write_tensors(tmp_path / "t", _tensors())
+
+    def refused(path, *arguments, **named):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refused)
+    assert damage(tmp_path / "t", record, TensorFile) == f"{tmp_path / 't'}: cannot be read (Permission denied)"
 
 
 @pytest.mark.parametrize("keep", [0, 5, 40, -1])

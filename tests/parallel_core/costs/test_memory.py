@@ -126,6 +126,17 @@ def test_what_is_offloaded_is_not_on_the_device():
     assert swapped.total == memory(StagePlan(config, 0)).total - swapped.offloaded_activations
 
 
+def test_small_tensors_are_not_offloaded():
+    """What a module keeps counts as lying in host memory from --min-offloaded-tensor-size numbers on."""
+    modules = "--fine-grained-activation-offloading --offload-modules attn_proj core_attn"
+    flags = f"{SIZES} --global-batch-size 8 {modules} --min-offloaded-tensor-size"
+    numbers = 2 * 128 * 64  # of the one tensor that attn_proj keeps: rows, length, hidden size
+    every, equal, more, none = (
+        memory_of(f"{flags} {size}").offloaded_activations for size in (0, numbers, numbers + 1, 1 << 30)
+    )
+    assert none == 0 < more < every == equal
+
+
 def test_weights_that_lie_elsewhere_are_not_on_the_device():
     """Weights of which a rank keeps a part (ZeRO 3) are counted apart from the device's total with
     --cpu-offload-params; slots and weights that are kept whole stay on the device."""

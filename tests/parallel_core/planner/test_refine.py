@@ -137,6 +137,25 @@ def test_the_command_refines_a_file(tmp_path, capsys):
         assert main(["--calibrate-from", *wrong]) == 2 and "error: --calibrate-from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[1]", "line 3 is no JSON object"),
+        ("not JSON", "not readable JSON"),
+        ('{"event": "start"}', "its last start has no configuration"),
+        ('{"event": "start", "config": [1]}', "its last start has no configuration"),
+    ],
+)
+def test_events_of_another_form_are_an_error(line, words, tmp_path, capsys):
+    """An event that is no JSON object, or a start without a configuration, is an error of the command that names the
+    file and what is wrong."""
+    with (recorded(tmp_path) / "events.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    assert main(["--calibrate-from", str(tmp_path), str(tmp_path / "cpu.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'events.jsonl'}: {words}" in error and not (tmp_path / "cpu.yaml").exists()
+
+
 def test_messages_between_the_measured_ones():
     """Times of messages are interpolated between measured sizes; below the smallest they are its time, above the
     largest they follow the rate of the last two."""

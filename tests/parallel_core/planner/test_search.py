@@ -21,7 +21,9 @@ from parallel_core.planner.failures import best_interval, goodput
 from parallel_core.planner.layouts import all_layouts, layout_of, neighbours, without_layout
 from parallel_core.planner.pictures import _steps, memory_svg, ranks_svg
 from parallel_core.planner.report import draw, spans, step_svg
-from parallel_core.planner.search import Bound
+from parallel_core.planner.search import Bound, search
+from parallel_core.planner.speed import Placement
+from parallel_core.topology import Topology
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +73,13 @@ def test_the_search_finds_what_trying_all_finds(more, world, memory):
     changes = fastest([one for one in neighbours(own, layouts) if one in times], 3)
     better = [seconds for seconds in changes if seconds < plan.step.total or not plan.fits]
     assert [one.seconds for one in found.changes] == pytest.approx(better)
+
+
+def test_a_search_for_none_plans_none():
+    """`search` for no layouts returns none, without a plan."""
+    plan = planned((*SMALL,), 4)
+    bound = Bound(plan, partial(whole_model, without_layout(SMALL), plan))
+    assert search([*all_layouts(plan.config, 4)], bound, lambda layout: pytest.fail(f"{layout} was planned"), 0) == []
 
 
 def test_a_layouts_flags_replace_the_scripts():
@@ -172,6 +181,15 @@ def test_a_hundred_thousand_ranks():
     plan = plan_of(flags, 102400, "H100")
     assert plan.fits and plan.step.total > 0
     assert plan.placement.group("dp-cp") == (12800, 4)
+
+
+def test_a_single_stage_is_alone_on_its_node():
+    """A pipeline of one stage is a group of one rank, of which one is on a node, whether or not the node has room for
+    more; of two stages two share a node."""
+    assert (
+        Placement(Topology(world_size=4), 8).group("pp") == Placement(Topology(world_size=8), 8).group("pp") == (1, 1)
+    )
+    assert Placement(Topology(world_size=8, pipeline_model_parallel_size=2), 8).group("pp") == (2, 2)
 
 
 def test_groups_and_schedules_are_subjects_of_the_same_command(capsys):

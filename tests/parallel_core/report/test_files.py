@@ -2,12 +2,14 @@
 to few points."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from parallel_core.report import Run, page_of
 from parallel_core.report.document import as_json
+from parallel_core.report.run import name_apart
 from parallel_core.report.thin import BINS, means, plain, thinned
 from tests.support.report import metrics, start, write_lines
 
@@ -102,3 +104,20 @@ def test_gaps_stay_gaps():
     assert np.isnan(thin).any() and np.nanmax(thin) == 99_999 and not np.isposinf(thin).any()
     assert means(np.array([[1.0, 3.0, np.nan, np.nan]]), 2).tolist()[0][0] == 2.0
     assert np.isnan(means(np.array([[1.0, 3.0, np.nan, np.nan]]), 2)[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["/tmp/a/x", "/tmp/a/y"], ["x", "y"]),
+        (["/tmp/a/x", "/tmp/b/x"], ["a/x", "b/x"]),
+        (["/x", "/tmp/x"], ["/x", "tmp/x"]),
+        (["/tmp/x", "/tmp/x"], ["/tmp/x", "/tmp/x"]),
+    ],
+)
+def test_names_of_runs(folders, names):
+    """A run is named by as few last parts of its folder's path as tell it apart; by the whole path beside a run of the
+    same folder."""
+    runs = [Run(Path(folder)) for folder in folders]
+    name_apart(runs)
+    assert [run.name for run in runs] == names

@@ -76,9 +76,24 @@ def test_a_run_of_megatron_goes_on(case, flags, tmp_path):
     assert (whole.iteration, whole.steps) == (10, 10) and whole.consumed_samples > 0
 
 
+def test_a_run_of_megatron_goes_on_without_its_optimizer(tmp_path):
+    """--resume-training beside --no-load-optim goes on at the iteration of Megatron's folder, with an optimizer of no
+    steps."""
+    folder = unpack("legacy/llama_tp2_dp2_bf16_distopt", tmp_path)
+    flags = f"{OF_MEGATRON} --padded-vocab-size 160 --load {folder} --resume-training --no-load-optim"
+    (found,) = run(1, train, flags, False)
+    assert (found.iteration, found.steps) == (10, 0)
+
+
 @pytest.mark.parametrize(
     ("flags", "stands"),
-    [("", (0, 0)), ("--no-load-optim", (0, 0)), ("--ckpt-step 7", "there are none"), ("--resume-training", "alone")],
+    [
+        ("", (0, 0)),
+        ("--no-load-optim", (0, 0)),
+        ("--ckpt-step 7", "there are none"),
+        ("--resume-training", "alone"),
+        ("--resume-training --no-load-optim", "alone"),
+    ],
 )
 def test_a_release_of_megatron_is_weights_to_begin_with(flags, stands, tmp_path):
     """A `release` checkpoint starts at iteration 0 without optimizer state, as in Megatron; asking for more of it is

@@ -209,8 +209,8 @@ def test_a_disk_that_takes_no_more_ends_the_run_with_all_that_one_must_know(tmp_
 @pytest.mark.parametrize(("place", "flags"), [(place, MODES[number % 2 - 1]) for number, place in enumerate(PLACES)])
 def test_a_run_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, place, flags):
     """--on-save-failure warn, the default: the save is tried again, its failure logged on every rank, and later
-    checkpoints are written."""
-    for rank, said in enumerate(run(2, train_on_a_bad_disk, tmp_path, place, flags)):
+    checkpoints are written. --log-progress tells of those that were written, or begun in the background."""
+    for rank, said in enumerate(run(2, train_on_a_bad_disk, tmp_path, place, f"{flags} --log-progress")):
         (warning,) = [line for line in said if line.startswith("NOT SAVED: ")]
         assert f"{tmp_path / commit.checkpoint_name(4)} could not be saved" in warning and "MiB are free" in warning
         tries = [line for line in said if "tried again in" in line]
@@ -218,6 +218,9 @@ def test_a_run_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, pla
     saved = sorted(path.name for path in tmp_path.glob("*iter_*"))
     assert saved == [commit.checkpoint_name(iteration) for iteration in (2, 6, 8, 9)]
     assert all(CheckpointReader(tmp_path / name).damaged_files() == [] for name in saved)
+    is_begun = "async" in flags and place != "its folder"
+    told = [line.split("\t")[4] for line in Path(tmp_path, "progress.txt").read_text().splitlines()[1:]]
+    assert told == [f"Iteration: {step}" for step in ((2, 4, 6, 8, 9) if is_begun else (2, 6, 8, 9))]
 
 
 def train_until_the_disk_is_full(backend, directory: Path, tries: int) -> list[str]:

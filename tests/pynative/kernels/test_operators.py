@@ -255,11 +255,13 @@ def test_bias_alone():
 
 @pytest.mark.parametrize(("axis", "index"), [(0, 0), (0, 1), (-1, 1)])
 def test_chunk(axis, index):
-    """`chunk` returns a contiguous copy of one of two parts, so writing to it does not reach the whole."""
+    """`chunk` returns a contiguous copy of one of two parts, so writing to it does not reach the whole, and it does not
+    keep the whole in memory."""
     x = from_numpy(normal(4, 3, 6))
     part = kernels.chunk(x, axis, index, 2)
     np.testing.assert_array_equal(part.asnumpy(), np.split(x.asnumpy(), 2, axis)[index])
     assert part.is_contiguous() and not np.shares_memory(part.asnumpy(), x.asnumpy())
+    assert part.data_ptr() != x.data_ptr()
 
 
 @pytest.mark.parametrize("ids", [[[3, 4, 3, 9, 2], [8, 3, 0, 4, 7]], [[0]], [[50, 60]]])

@@ -168,6 +168,27 @@ def test_a_run_is_resumed_bit_by_bit(tmp_path):
         checkpoint_jobs.assert_same(checkpointed(f"{others} --load {tmp_path} --train-iters 6", steps=False), whole)
 
 
+def taken_back(backend, flags: str) -> list[tuple[int, ...]]:
+    """The hot experts of a layer after each of three checkpoints' states that its ColdHotExpertMonitor takes up after
+    training: another choice, one of another number of experts, and none."""
+    from pynative.training.callbacks import ColdHotExpertMonitor
+
+    state, found = pretrain_tiny(backend, flags), []
+    (monitor,) = (callback for callback in state.callbacks if isinstance(callback, ColdHotExpertMonitor))
+    (layer,) = (cell for _, cell in state.model.cells_and_names() if hasattr(cell, "hot_experts"))
+    for hot in ({"1": [1, 3]}, {"1": [1, 2, 3]}, {}):
+        monitor.load_state_dict({"hot": {"1": [2, 3]}})
+        monitor.load_state_dict({"hot": hot})
+        found.append(layer.hot_experts.hot)
+    return found
+
+
+def test_a_rollback_restores_the_choice():
+    """A checkpoint's choice that is taken up during a run, as a rollback does, counts from the next step on."""
+    flags = f"{EXPERTS} {EP2} --num-layers 1 --hot-expert-num 2 --train-iters 1"
+    assert run(2, taken_back, flags) == [[(1, 3), (0, 1), (0, 1)]] * 2
+
+
 def ordered(backend, flags: str, saves_first: bool, folder: str) -> None:
     """Train with a script's own ColdHotExpertMonitor before or after its CheckpointCallback."""
     from pynative.training.callbacks import CheckpointCallback, ColdHotExpertMonitor

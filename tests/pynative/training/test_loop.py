@@ -168,7 +168,12 @@ class NoInputTensor(ms.nn.Cell):
 
 MISTAKES = {
     "exhausted": ({"train_data_loader": iter(batches())}, "--train-iters 6", "data ended before --train-iters"),
-    "empty": ({"train_data_loader": []}, "", "data ended"),
+    "empty": ({"train_data_loader": []}, "", "the training data ended"),
+    "empty validation": (
+        {"train_data_loader": batches(), "valid_data_loader": []},
+        "--eval-interval 1 --eval-iters 2",
+        "the validation data ended before --eval-iters",
+    ),
     "no data": ({"train_valid_test_datasets_provider": None}, "", "train_valid_test_datasets_provider or"),
     "model": ({"model_provider_func": lambda **stage: NoInputTensor()}, "", "set_input_tensor"),
     "model type": ({"model_type": EncoderDecoder.encoder_and_decoder}, "", "only a decoder"),

@@ -192,6 +192,23 @@ def test_profile_on_a_cpu_is_a_trace(tmp_path):
     assert {one.rank for one in steps_of(tmp_path)} == {1}
 
 
+def compared(backend, flags: str) -> tuple[int, bool]:
+    """(the number of steps in the spans that this rank compares with the plan, whether it still records at the run's
+    end)."""
+    from pynative.training.callbacks import beside
+
+    with patch.object(beside, "compare", wraps=beside.compare) as asked:
+        state = pretrain_tiny(backend, f"{MODEL} {flags} --profile-step-start 0 --profile-step-end 3")
+    (call,) = asked.call_args_list
+    return [span.kind for span in call.args[3]].count(Kind.STEP), state.step_cell.timers.recorded is not None
+
+
+def test_ranks_outside_of_a_trace_keep_no_spans(tmp_path):
+    """Where --profile-ranks leaves a rank out, its plan is compared with one step, as on the traced rank."""
+    assert run(2, compared, f"--trace --save {tmp_path} --save-interval 4 --profile-ranks 1") == [(1, False)] * 2
+    assert {one.rank for one in steps_of(tmp_path)} == {1}
+
+
 def test_a_step_that_does_not_come_is_said(tmp_path):
     """--trace in a run that ends before the traced steps logs one line that there is no trace."""
     ((line,),) = run(1, traced, f"--trace --exit-interval 2 --save {tmp_path} --save-interval 4 --exit-interval 1")

@@ -7,7 +7,7 @@ import pytest
 from parallel_core.blocks import CarriedChoice, Decoder
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
-from tests.support.families import FAMILIES
+from tests.support.families import ENTRIES, FAMILIES
 from tests.support.layouts import STEPS, check_layout, train
 
 SPARSE = f"{TINY} --global-batch-size 4 {STEPS} {FAMILIES['sparse attention']}"
@@ -77,6 +77,20 @@ def test_layers_that_share_a_choice_find_it_again():
     check_layout(flags, 2, f"--tensor-model-parallel-size 2 --sequence-parallel {again}")
     indexers = {name.partition(".self_attention")[0] for name in trained(f"{flags} {STEPS}").final if "indexer" in name}
     assert indexers == {"decoder.layers.0", "mtp.layers.0.transformer_layer"}
+
+
+def test_a_stage_without_layers_hands_a_choice_on():
+    """A pipeline whose second stage has layers that do nothing alone equals one process, where all layers share the
+    first one's choice of keys."""
+    shares = "--num-layers 6 --noop-layers 2,3 --dsa-indexer-topk-freq 6 --position-embedding-type rope"
+    check_layout(f"{SPARSE} {shares}", 3, "--pipeline-model-parallel-size 3")
+
+
+def test_layers_with_compressed_keys_send_no_choice():
+    """Where layers compress keys no choice travels between stages, whatever --dsa-indexer-topk-freq says."""
+    flags = f"{TINY} --num-layers 4 --pipeline-model-parallel-size 2 {ENTRIES} 0 4 0 4 --dsa-indexer-topk-freq 4"
+    model = config_of(flags, 2).model_config
+    assert model.compressed_attention.enabled and not CarriedChoice.any_in(model)
 
 
 def carried(backend, dtype):

@@ -40,7 +40,7 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     config = read_json(folder / CONFIG)
     family, block = family_of(config), block_of(config)
     tensors = dequantised(read_tensors(folder), block)
-    _check_counts(config, len(tensors))
+    _check_counts(config, sum(_parts(name, tensor, family) for name, tensor in tensors.items()))
     found = settings_of(config, family)
     network = found["model_config"]
     theirs = dict(_named(tensors, family, network["num_layers"]))
@@ -68,11 +68,17 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
 
 
 def _check_counts(config: Mapping[str, Any], tensors: int) -> None:
-    """Raise ValueError if config.json has more layers or experts than there are tensors, before work is done for each
-    of them."""
+    """Raise ValueError if config.json has more layers or experts than there are tensors, stacked ones taken apart,
+    before work is done for each of them."""
     for key in _COUNTED:
         if isinstance(config.get(key), int) and config[key] > tensors:
             raise ValueError(f"{CONFIG}: {key} {config[key]}: the files have no more than {tensors} tensors")
+
+
+def _parts(name: str, tensor: LazyTensor, family: Family) -> int:
+    """The number of tensors that a tensor of the family's files is, taken apart by experts (`_unstacked`)."""
+    is_stack = family.stacks_experts and tensor.shape and re.fullmatch(_STACKED, name)
+    return min(tensor.shape[0], tensor.nbytes) if is_stack else 1
 
 
 def _format_of(folder: Path) -> tuple[str, str] | None:
@@ -98,6 +104,8 @@ def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     tensors: dict[str, LazyTensor] = {}
     for file in sorted(set(files.values())):
         path = plain_file(folder, file, links=True)
+        if not path.is_file():
+            raise ValueError(f"{path}: there is no such file, which {index.name} names; download or copy it again")
         there = tensors_of(path)
         named = {key for key, value in files.items() if value == file and not _is_constant(key)}
         if named - there.keys():
@@ -321,7 +329,7 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
         called = {ours: names[0] for ours, names, _ in family.parameters}
         for number, end in product(range(further.get("num_layers") or 0), ENDS):
             copy = fill(called[f"{FURTHER_LAYERS[0]}{{layer}}.{end}"], (number,))
-            theirs[_beyond(copy, layers)] = theirs[called[end]]
+            theirs[_beyond(copy, layers)] = theirs.get(called[end]) or theirs[called[ENDS[0]]]
     return _stacked(theirs) if family.stacks_experts else theirs
 
 

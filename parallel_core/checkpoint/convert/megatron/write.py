@@ -121,7 +121,7 @@ class Layout:
     experts: int = 1
     """Expert-parallel size."""
     expert_tensor: int | None = None
-    """Expert-tensor-parallel size; None: that of tensor parallelism."""
+    """Expert-tensor-parallel size, which divides that of tensor parallelism; None: the same."""
 
     @property
     def expert_tensor_size(self) -> int:

@@ -49,11 +49,16 @@ def test_sizes_are_whole_numbers_from_one_on(value, tmp_path, capsys):
         ("--output {}", "--output {}: is --input, too"),
         ("--to hf --output {}/new --tokenizer-model {}/file", "--tokenizer-model {}/file: is no folder"),
         ("--output {}/new --logits yes --no-verify", "--logits yes: compares what was written"),
+        (
+            "--to megatron --output {}/new --tensor-model-parallel-size 2 --expert-tensor-parallel-size 4",
+            "--expert-tensor-parallel-size 4: must divide --tensor-model-parallel-size 2",
+        ),
+        ("--to megatron --output {}/new --expert-tensor-parallel-size 2", "--tensor-model-parallel-size 1"),
     ],
 )
-def test_places_that_do_not_do(arguments, words, tmp_path, capsys):
-    """An --output that is a file, not empty, or the input itself, a --tokenizer-model that is no folder, and --logits
-    yes beside --no-verify are refused with the flag."""
+def test_options_that_do_not_do(arguments, words, tmp_path, capsys):
+    """An --output that is a file, not empty, or the input itself, a --tokenizer-model that is no folder, --logits yes
+    beside --no-verify, and experts cut into more parts than files can have are refused with the flag."""
     (tmp_path / "file").touch()
     (tmp_path / "full" / "a").mkdir(parents=True)
     assert main(["--input", str(tmp_path), *arguments.format(tmp_path, tmp_path).split()]) == 1

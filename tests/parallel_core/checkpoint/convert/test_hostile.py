@@ -11,7 +11,7 @@ import pytest
 
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.formats import damages
-from parallel_core.checkpoint.convert.native import write_native
+from parallel_core.checkpoint.convert.native import read_native, write_native
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from parallel_core.checkpoint.torch_files.archive import read_archive
@@ -233,6 +233,18 @@ def test_a_manifest_of_a_thousand_million_layers(tmp_path):
     (folder / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"num_layers 1000000000, its files \d+ parameters"):
         formats.read(folder)
+
+
+def test_a_tensor_that_the_manifest_alone_has(tmp_path):
+    """A tensor that a manifest of our own format says is in a file that lacks it is refused with the file and the
+    tensor."""
+    folder = write_native(formats.read(unpack("hf/llama", tmp_path)), tmp_path / "ours")
+    content = json.loads((folder / "manifest.json").read_text())
+    del content["digest"]
+    content["tensors"]["decoder.other"] = content["tensors"].pop("decoder.final_layernorm.weight")
+    (folder / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"\.safetensors: lacks decoder\.other"):
+        read_native(folder)
 
 
 def test_a_chunk_of_torch_dist_outside_of_the_folder(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.huggingface.read import read_tensors
 from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from parallel_core.config.serialise import config_of
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
@@ -108,3 +109,13 @@ def test_a_file_that_is_missing_or_cut_off_is_named(case, victim, damage, tmp_pa
     with pytest.raises((ValueError, OSError)) as error:
         digests(formats.read(folder).weights)
     assert str(folder) in str(error.value) or "layers" in str(error.value) or "embedding" in str(error.value)
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "bin"])
+def test_a_file_that_an_index_alone_has_is_named(ending, tmp_path):
+    """A file of weights that is missing is a ValueError with its path and the index that names it, in both formats."""
+    name = {"safetensors": "model", "bin": "pytorch_model"}[ending]
+    index = tmp_path / f"{name}.{ending}.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": f"{name}-1.{ending}"}}))
+    with pytest.raises(ValueError, match=f"{name}-1.{ending}: there is no such file, which {index.name} names"):
+        read_tensors(tmp_path)

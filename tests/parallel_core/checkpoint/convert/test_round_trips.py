@@ -10,6 +10,7 @@ from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert import __main__ as command
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.huggingface.read import read_tensors
+from parallel_core.checkpoint.convert.huggingface.write import write_huggingface
 from parallel_core.checkpoint.convert.megatron.args import settings_of
 from parallel_core.checkpoint.convert.model import Model, is_table
 from parallel_core.checkpoint.convert.native import write_native
@@ -64,20 +65,34 @@ def _narrow(name: str, array: np.ndarray) -> np.ndarray:
     return array[:, :24] if "shared_experts.linear_fc2" in name else array
 
 
+def with_further_tokens() -> Model:
+    """The recorded model with latent attention, experts and a depth of multi-token prediction."""
+    case = golden("deepseek")
+    args = json.loads((case / "config.json").read_text())["resolved_args"]
+    # HuggingFace gives this size as a number of experts
+    args |= {"padded_vocab_size": 512, "moe_shared_expert_intermediate_size": 24}
+    weights = {name: of_array(_narrow(name, array)) for name, array in np.load(case / "weights.npz").items()}
+    return Model(weights, settings_of(args))
+
+
+def test_a_depth_repeats_the_embedding_of_a_tied_model(tmp_path):
+    """A tied DeepSeek-V3 with multi-token prediction is written with the embedding as its depth's output layer, and
+    read again as the same model."""
+    model = with_further_tokens()
+    model.network["untie_embeddings_and_output_weights"] = False
+    del model.weights[TABLES[1]]
+    write_huggingface(model, tmp_path)
+    again = formats.read(tmp_path, "hf")
+    assert digests(again.weights) == digests(model.weights)
+    assert again.network["multi_token_prediction"]["share_embedding_and_output_weight"]
+
+
 def test_further_tokens_travel(tmp_path):
     """A model with latent attention, experts and multi-token prediction goes to Megatron's files of tp2 pp2 and to
     HuggingFace's with each tensor; its depth is stored in Megatron's order with a copy of the embedding on the last
     stage, and a HuggingFace copy that differs becomes the depth's own table."""
-    case = golden("deepseek")
-    args = json.loads((case / "config.json").read_text())["resolved_args"]
-    # HuggingFace gives this size as a number of experts
-    args |= {
-        "padded_vocab_size": 512,
-        "moe_shared_expert_intermediate_size": 24,
-    }
-    weights = {name: of_array(_narrow(name, array)) for name, array in np.load(case / "weights.npz").items()}
-    model = Model(weights, settings_of(args))
-    ours = tmp_path / "ours"
+    model, ours = with_further_tokens(), tmp_path / "ours"
+    weights = model.weights
     write_native(model, ours)
     target = ("--to", "megatron", "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2)
     assert convert("--input", ours, "--output", tmp_path / "megatron", *target) == ""

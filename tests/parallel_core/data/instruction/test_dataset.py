@@ -106,6 +106,20 @@ def micro_batches(case, data):
     ).sampler
 
 
+@pytest.mark.parametrize(
+    ("split", "size", "bounds"),
+    [
+        ("0,50,50", 3, [(0, 0), (0, 1), (1, 3)]),
+        ("0,0,1", 3, [(0, 0), (0, 0), (0, 3)]),
+        ("0,50,50", 1, [(0, 0), (0, 1), (1, 1)]),
+        ("1,1,1", 2, [(0, 0), (0, 1), (1, 2)]),
+    ],
+)
+def test_what_rounding_leaves_goes_to_a_split_with_a_share(split, size, bounds):
+    """Splits without a share have no conversation, and no split begins before the first one."""
+    assert split_bounds(split, size) == bounds
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_order_of_samples(name):
     """The order of samples of each part of the split equals the recorded one, shuffled or not, and so does its

@@ -1,6 +1,7 @@
 """Megatron's --sft: conversations and packed samples equal those recorded from its SFTTokenizer and SFTDataset."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -100,6 +101,16 @@ def test_rows_that_are_too_long_there_are_cut():
     (train, _, _) = datasets("aligned_64_truncates.v0.16.1")
     assert RECORDED["aligned_64_truncates.v0.16.1"]["sample_errors"]["train.1"].startswith("TypeError")
     assert train[1]["tokens"].shape == (64,) and train[1]["loss_mask"][-1] == 0
+
+
+def test_rows_of_a_sample_are_named():
+    """A sample's file and line are told, also by a blend of files, for an error about its values."""
+    blend = datasets("aligned_blend.v0.16.1")[0]
+    part, sample_of_part = int(blend.dataset_index[3]), int(blend.dataset_sample_index[3])
+    assert blend.documents_of(3) == blend.datasets[part].documents_of(sample_of_part)
+    assert re.search(r"line \d+$", blend.documents_of(3))
+    blend.datasets[part] = [None]
+    assert blend.documents_of(3) == f"sample {sample_of_part} of data set {part}"
 
 
 @pytest.mark.parametrize("name", [name for name in GOOD if RECORDED[name]["conversations"]] + BAD)

@@ -70,7 +70,7 @@ def _all_mamba(config: Mapping[str, Any]) -> Settings:
 
 
 def _all_mamba_out(ours: Settings) -> Mapping[str, Any]:
-    if {*ours[_PATTERN]} != {MAMBA}:
+    if {*(ours[_PATTERN] or "")} != {MAMBA}:
         raise ValueError(f"--hybrid-layer-pattern {ours[_PATTERN]}: all layers of its models are state spaces")
     inner = ours["model_config.hybrid.mamba_num_heads"] * ours["model_config.hybrid.mamba_head_dim"]
     return {"expand": inner / ours["model_config.hidden_size"] if inner % ours["model_config.hidden_size"] else
@@ -96,6 +96,8 @@ def _pattern(config: Mapping[str, Any]) -> Settings:
 
 def _pattern_out(ours: Settings) -> Mapping[str, Any]:
     pattern = ours[_PATTERN]
+    if pattern is None:
+        raise ValueError("--hybrid-layer-pattern None: its models have one; give it")
     return {"layers_block_type": [_WORDS[letter] for letter in pattern], "hybrid_override_pattern": pattern}
 
 

@@ -3,6 +3,7 @@ the same network."""
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -130,3 +131,38 @@ def test_layers_that_predict_further_are_deepseeks(repeated, tmp_path):
     assert again.weights.keys() == model.weights.keys()
     for name, tensor in model.weights.items():
         np.testing.assert_array_equal(again.weights[name].read(), tensor.read(), err_msg=name)
+
+
+def test_a_table_of_experts_has_a_row_for_each_id():
+    """`with_ids` cuts the tables of hash layers to the tokenizer's ids, as the network then has them; for more ids than
+    a table has it is refused."""
+    model = formats.read(folder_of("deepseek_v4"), "hf")
+    ids = model.unpadded_vocab_size
+    fewer, padded = model.with_ids(ids - 3), model.with_rows(ids + 5)
+    table = next(name for name in model.weights if name.endswith("tid2eid"))
+    for changed, rows in ((fewer, ids - 3), (padded, ids)):
+        assert changed.weights[table].shape[0] == changed.unpadded_vocab_size == rows
+        (chunk,) = model_chunks(serialise.config_of(changed.settings).model_config)
+        assert chunk.untrained()[table].shard.shape == changed.weights[table].shape
+    assert model.weights[table].shape[0] == ids
+    with pytest.raises(ValueError, match=f"--vocab-size {ids + 1}: .*tid2eid names the experts of {ids} ids"):
+        model.with_ids(ids + 1)
+
+
+def test_stacked_experts_are_counted_apart(tmp_path):
+    """A model with more experts than its files have tensors, which hold all experts of a layer, is read; more experts
+    than the stacks have are refused."""
+    shutil.copytree(folder_of("gpt_oss"), tmp_path, dirs_exist_ok=True)
+    tensors = {name: tensor.read() for name, tensor in read_tensors(tmp_path).items()}
+    more = {name: np.concatenate([array] * 32) for name, array in tensors.items() if ".mlp." in name}
+    write_tensors(
+        tmp_path / "model.safetensors", {name: of_array(array) for name, array in {**tensors, **more}.items()}
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    experts = config["num_local_experts"] * 32
+    assert experts > len(tensors)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_local_experts": experts}))
+    assert formats.read(tmp_path, "hf").settings["moe_config"]["num_experts"] == experts
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_local_experts": 10**9}))
+    with pytest.raises(ValueError, match="num_local_experts 1000000000: the files have no more than"):
+        formats.read(tmp_path, "hf")

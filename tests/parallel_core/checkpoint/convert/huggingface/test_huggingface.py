@@ -372,6 +372,16 @@ def test_what_a_family_lacks_is_refused_before_it_is_trained(section, values, wo
         written(ours, "deepseek_v2")
 
 
+def test_a_network_without_a_pattern_of_layers_is_refused():
+    """A network that differs from a family of state spaces in lacking a pattern of layers alone is refused with the
+    families' misfits."""
+    ours = read("llama")
+    ours["model_config"]["position_embedding_type"] = "none"
+    with pytest.raises(ValueError, match="mamba2: --hybrid-layer-pattern None") as raised:
+        written(ours, None)
+    assert "nemotron_h: " in str(raised.value)
+
+
 def test_sparse_attention_is_deepseek_v32s():
     """DeepSeek-V3.2's indexer sizes are read and written; its list of dense and sparse layers becomes moe_layer_freq,
     and first_k_dense_replace is written."""

@@ -55,11 +55,12 @@ class Whereabouts:
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
-        """The value as JSON; outermost frames of the stack are left out until it has at most 14,000 bytes
-        (`_LARGEST`) or no frame is left."""
-        frames = list(self.stack)
-        while len(text := json.dumps(asdict(self) | {"stack": frames}).encode()) > _LARGEST and frames:
-            frames.pop(0)
+        """The value as JSON of at most 14,000 bytes (`_LARGEST`): outermost frames of the stack are left out until it
+        fits, and where no frame is left the last calls under way."""
+        values = asdict(self)
+        frames, calls = values["stack"], values["standing"] = list(self.stack), list(values["standing"])
+        while len(text := json.dumps(values).encode()) > _LARGEST and (frames or calls):
+            frames.pop(0) if frames else calls.pop()
         return text.decode()
 
     @staticmethod

@@ -91,8 +91,8 @@ def save_checkpoint(
     since the beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number of
     newest checkpoints of this process that are left in `ckpt_path`, beside those that --save-retain-interval keeps;
     None: --keep-checkpoint-max, by default all, or 1 with --save-retain-interval. Raises ValueError if only one of
-    optimizer and opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad
-    format or prefix; and as `checkpointing.save_checkpoint`.
+    optimizer and opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, for a bad format
+    or prefix, or for a keep_checkpoint_max below 1; and as `checkpointing.save_checkpoint`.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}
@@ -104,6 +104,10 @@ def save_checkpoint(
     if not starts_a_name(prefix):
         raise ValueError(
             f"save_checkpoint: prefix={prefix!r}: must be letters, digits, - and _, with which names start"
+        )
+    if keep_checkpoint_max is not None and keep_checkpoint_max < 1:
+        raise ValueError(
+            f"save_checkpoint: keep_checkpoint_max={keep_checkpoint_max}: must be at least 1; leave it out to keep all"
         )
     names = FileNames(format == "ckpt", prefix)
     return checkpointing.save_checkpoint(Path(ckpt_path), run, keep_checkpoint_max, names)

@@ -111,6 +111,7 @@ class FolderLock:
     def __init__(self, root: Path) -> None:
         self.root, self._path = root, root / LOCK
         self._own: Holder | None = None
+        self._taken: Holder | None = None
         self._released = threading.Event()
 
     def take(self, say: Callable[[str], None]) -> None:
@@ -127,6 +128,7 @@ class FolderLock:
             if other is None:
                 continue
             if other.is_this:
+                self._taken = other
                 return
             if not self._has_ended(other, say):
                 if not self._path.exists():
@@ -136,12 +138,18 @@ class FolderLock:
             self._replace(own)
             if read(self.root) == own:
                 break
-        self._own, self._released = own, threading.Event()
+        self._own = self._taken = own
+        self._released = threading.Event()
         threading.Thread(target=self._touch, args=(own, self._released), name="lock", daemon=True).start()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether `take` succeeded since the last `release`, and the lock file still names that holder."""
+        return self._taken is not None and read(self.root) == self._taken
 
     def release(self) -> None:
         """Remove the lock file, if it was this object that made it."""
-        own, self._own = self._own, None
+        own, self._own, self._taken = self._own, None, None
         self._released.set()
         with suppress(OSError):
             if own is not None and read(self.root) == own:

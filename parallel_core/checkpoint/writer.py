@@ -104,13 +104,23 @@ def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> 
 
 def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:
     """Write the manifest, made of `run` and of the notes that the writers of the files `names` left, remove the notes,
-    and return the manifest. Raises ValueError if a note is missing."""
+    and return the manifest. After a failure it can be called again. Raises ValueError if a note is missing, and there
+    is no manifest yet."""
     notes = {name: _note(partial, name) for name in names}
     missing = [name for name, note in notes.items() if not note.exists()]
-    if missing:
+    if missing and not (partial / MANIFEST).exists():
         raise ValueError(
             f"{partial}: {', '.join(missing)} did not arrive; --save must be a directory that all processes share"
         )
+    # Notes are removed only when a whole manifest is on the disk.
+    manifest = Manifest.read(partial) if missing else _written(partial, run, notes)
+    for note in notes.values():
+        note.unlink(missing_ok=True)
+    return manifest
+
+
+def _written(partial: Path, run: Run, notes: Mapping[str, Path]) -> Manifest:
+    """The manifest, made of `run` and of the notes of these files, after it was written and is on the disk."""
     contents = {name: json.loads(note.read_text(encoding="utf-8")) for name, note in notes.items()}
     tensors = merge_tensors(
         {key: tensor_from(entry) for key, entry in content["tensors"].items()} for content in contents.values()
@@ -121,8 +131,6 @@ def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:
         file.write(manifest.to_json())
         file.flush()
         os.fsync(file.fileno())
-    for note in notes.values():
-        note.unlink()
     return manifest
 
 

@@ -154,11 +154,12 @@ class Saving:
         self._delete_surplus()
 
     def end(self) -> None:
-        """Delete what is left of an incomplete folder, and release the lock, on rank 0."""
+        """Delete what is left of an incomplete folder, unless the lock is another job's, which may be writing there,
+        and release the lock, on rank 0."""
         if not self.is_publisher:
             return
         with suppress(OSError):
-            if self._partial.exists():
+            if self.lock.is_held and self._partial.exists():
                 commit.clean(self.directory)
         self.lock.release()
 

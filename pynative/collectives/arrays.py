@@ -13,7 +13,7 @@ from mindspore import Tensor
 
 from parallel_core.numerics.dtypes import DTYPES, Array
 from pynative.dtypes import BFLOAT16
-from pynative.memory import arrays
+from pynative.memory import arrays, in_place
 from pynative.memory.rounding import convert, sum_into, widened
 
 
@@ -91,6 +91,9 @@ def _fold(target: Array, parts: Sequence[Array], op: str) -> None:
 
 
 def copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:
-    """Copy the values of x into `out`, and return `out`."""
-    writable(out, kind)[...] = to_numpy(x, kind)
+    """Copy the values of x into `out`, wherever its memory is, and return `out`."""
+    if ms.get_context("device_target") == "CPU":
+        writable(out, kind)[...] = to_numpy(x, kind)
+    else:
+        in_place.assign(out, x)
     return out

@@ -195,9 +195,11 @@ class Engine:
                 continue
             deadline = deadline or time.monotonic() + self.timeout
             start, self._waited_for = time.perf_counter(), work
-            self.waiting.pause(work.lane.works[0], [lane.works[0] for lane in self._busy], deadline)
-            self.idle += time.perf_counter() - start
-            self._waited_for = None
+            try:
+                self.waiting.pause(work.lane.works[0], [lane.works[0] for lane in self._busy], deadline)
+            finally:
+                self.idle += time.perf_counter() - start
+                self._waited_for = None
 
     def _guarded(self, action: Callable[[A], R], argument: A) -> R:
         """Run `action(argument)`; an error inside it stops this rank's collectives for good, and is told to the other

@@ -19,7 +19,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _SIGNATURE_LIMIT = 2048
 _SITE_LIMIT = 512
 _HEAD = struct.Struct("<QHHH")
-_sites: dict[tuple[object, int], str] = {}
+_sites: dict[tuple[str, object, int], str] = {}
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Call:
         """The record that `packed` wrote at byte `start` of `memory`."""
         number, signature_size, site_size, row_count = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
-        signature = memory[start : start + signature_size].decode()
+        signature = memory[start : start + signature_size].decode(errors="replace")  # may be cut within a character
         start += signature_size
         site = memory[start : start + site_size].decode(errors="replace")
         start += site_size
@@ -118,7 +118,8 @@ def call_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    where = (frame.f_code, frame.f_lasti)
+    # Code of two files is equal if its lines are.
+    where = (frame.f_code.co_filename, frame.f_code, frame.f_lasti)
     if where not in _sites:
-        _sites[where] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        _sites[where] = f"{where[0]}:{frame.f_lineno}"
     return _sites[where]

@@ -186,8 +186,13 @@ class ParamAndGradBucket:
 
     # The names of MindSpeed-Core-MS.
 
-    issue_grad_reduce = start_grad_sync
-    final_grad_reduce = finish_grad_sync
+    def issue_grad_reduce(self) -> None:
+        """Start the sum of the gradients over the replicas, as `start_grad_sync` does."""
+        self.start_grad_sync()
+
+    def final_grad_reduce(self) -> None:
+        """Wait for the sum, as `finish_grad_sync` does."""
+        self.finish_grad_sync()
 
     def reset(self) -> None:
         """Mark the gradients as empty, as `empty_gradients` does, and leave `factor_before_sum` as it is."""
@@ -195,7 +200,9 @@ class ParamAndGradBucket:
 
     def register_grad_ready(self, parameter: Parameter) -> None:
         """Note, for a script that runs backwards itself, that a parameter's gradient is complete; the bucket's last one
-        starts the sum."""
+        starts the sum. Raises ValueError for a parameter of another bucket."""
+        if all(parameter is not own for own in self.params):
+            raise ValueError(f"register_grad_ready: {parameter.name} is not among the parameters of {self.about}")
         self._ready.add(id(parameter))
         if len(self._ready) == len(self.params):
             self.start_grad_sync()

@@ -35,6 +35,7 @@ class DistributedDataParallelConfig:
     bucket_size: int | None = None
     average_in_collective: bool = False
     check_for_nan_in_grad: bool = False
+    """Raise NonFiniteGradients; with a loss scaler, which finds its scale by overflows, the configuration does not."""
     enable_mem_align: bool = True
     use_zero3: bool = False
 
@@ -86,6 +87,8 @@ class DistributedDataParallel(nn.Cell):
         self.config, self.ddp_config, self.disable_bucketing = config, ddp_config, disable_bucketing
         self.module = module
         self._gradient = ddp_config.added_to(config.gradient)
+        stops = config.check_for_nan_in_grad and config.precision.make_loss_scaler() is None
+        self._checks_gradients = ddp_config.check_for_nan_in_grad or stops
         self._is_synchronised = True
         self._is_chunk = parallel_state.get_virtual_pipeline_model_parallel_world_size() is not None
         if self._is_chunk:
@@ -105,7 +108,7 @@ class DistributedDataParallel(nn.Cell):
         LayerEvents.of(self)
         buffers = self._buffers_of_all_chunks() if self._is_chunk else self._buffers_of_module()
         for bucket in buffers.buckets_of(self.module):
-            bucket.is_checked = bucket.is_checked or self.ddp_config.check_for_nan_in_grad
+            bucket.is_checked = bucket.is_checked or self._checks_gradients
         return buffers
 
     def _buffers_of_module(self) -> ParamAndGradBuffers:

@@ -116,7 +116,7 @@ class Forward:
     @cached_property
     def _is_plain(self) -> bool:
         on_host = kernels.active() == "host" and parallel_state.get_tensor_model_parallel_world_size() == 1
-        return on_host and self.config.residual_dtype == "float32" and Decoder.can(self.model)
+        return on_host and Decoder.can(self.model)
 
     def _decoded(self, tokens: Array, group: Group) -> Array | None:
         """The forward of one new token of each text, int32 [b], by `Decoder`; the next logits, float32 [b, ids of the

@@ -22,6 +22,7 @@ from pynative.kernels.host.threads import run
 from pynative.key_value_cache import Cache
 from pynative.memory.arrays import array_of
 from pynative.tensor_parallel.mlp import ParallelMLP
+from pynative.tensor_parallel.products import PLAIN
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.layer import ParallelTransformerLayer
@@ -137,12 +138,17 @@ class Decoder:
 
     @staticmethod
     def can(model: nn.Cell) -> bool:
-        """Whether all layers of a model are ParallelTransformerLayers (no subclass), and its parameters float32 and
-        none cut by ZeRO stage 3."""
-        layers = model.language_model.decoder.layers.cells()
-        are_ours = all(type(layer) is ParallelTransformerLayer for layer in layers)
+        """Whether a model computes in float32, no linear of it rounds operands to fewer bits, all its layers are
+        ParallelTransformerLayers (no subclass) that need nothing but hidden states (no tokens' ids, no keys of another
+        layer), and its parameters are float32 and none cut by ZeRO stage 3."""
+        decoder = model.language_model.decoder
+        if model.config.compute_dtype != "float32" or decoder.reads_tokens or decoder.layers.shares_keys:
+            return False
+        are_ours = all(type(layer) is ParallelTransformerLayer for layer in decoder.layers.cells())
+        are_plain = all(getattr(cell, "products", PLAIN) is PLAIN for _, cell in model.cells_and_names())
         parameters = list(model.get_parameters())
-        return are_ours and all(array_of(p).dtype == np.float32 and not p.meta.is_cut for p in parameters)
+        is_held = all(array_of(p).dtype == np.float32 and not p.meta.is_cut for p in parameters)
+        return are_ours and are_plain and is_held
 
     def __call__(self, tokens: Array) -> Array:
         """Hidden states [b, h] of the new tokens int32 [b]; a later stage starts from its input tensor [1, b, h]."""
@@ -202,18 +208,15 @@ class Decoder:
             return _as_it_is(cell)
         if isinstance(cell.q_layernorm, RMSNormOfAllHeads):
             return _as_it_is(cell)
-        core, rotary, number = cell.core_attention, cell.rotary, cell.core_attention.layer_number
+        core, number = cell.core_attention, cell.core_attention.layer_number
         heads, groups, size, rule = cell.heads, cell.groups, cell.head_size, core.rule
         into, out = self._linear(cell.linear_qkv), self._linear(cell.linear_proj)
-        norms, sinks = (norm(cell.q_layernorm), norm(cell.k_layernorm)), array(core.softmax_offset)
+        prepare, sinks = self._prepared(cell), array(core.softmax_offset)
 
         def attention(x: Array) -> Array:
             rows = into(x.T).T.reshape(len(x), groups, -1, size)
-            for part, normed in zip((rows[:, :, :-2], rows[:, :, -2]), norms, strict=True):
-                if normed is not None:
-                    part[:] = normed(part)
-            if rotary is not None:
-                self.step.turning(rotary)(rows[:, :, :-1])
+            for change in prepare:
+                change(rows)
             keys, values = self._kept(number, rows[:, :, -2], rows[:, :, -1])
             queries, bias = rows[:, :, :-2].reshape(len(x), heads, size), self.step.bias(number, rule, heads)
             seen = np.empty(queries.shape, np.float32)
@@ -229,6 +232,22 @@ class Decoder:
             return out(seen.reshape(len(x), -1).T).T
 
         return attention
+
+    def _prepared(self, cell: ParallelAttention) -> list[Callable[[Array], None]]:
+        """The functions that norm and rotate queries and keys, in the cell's order. Each changes the rows of linear_qkv
+        [b, g, heads of a group, d] in place."""
+        norms, rotary = (norm(cell.q_layernorm), norm(cell.k_layernorm)), cell.rotary
+
+        def normed(rows: Array) -> None:
+            for part, one in zip((rows[:, :, :-2], rows[:, :, -2]), norms, strict=True):
+                if one is not None:
+                    part[:] = one(part)
+
+        def turned(rows: Array) -> None:
+            if rotary is not None:
+                self.step.turning(rotary)(rows[:, :, :-1])
+
+        return [turned, normed] if cell.norms_after_rotary else [normed, turned]
 
     def _kept(self, number: int, *new: Array) -> list[Array]:
         """The layer's cached arrays [slots in use, b, ...], after its new keys and values [b, ...] were written

@@ -103,13 +103,15 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 
 def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Options of the data section for the tokenizer that flags name, else for that of a HuggingFace folder; without
-    either none is named. The entry "tokenizer" has the tokenizer's own settings that flags give."""
+    """Options of the data section for the tokenizer that flags name. Without a type and files it is that of the
+    HuggingFace folder --tokenizer-model, or else --load, if it has one; else it has no type. The entry "tokenizer" has
+    the tokenizer's own settings that flags give."""
     named = _given(options, TOKENIZER)
+    folder = Path(named.get("tokenizer_model", options.load))
     if options.patch_tokenizer_type is not None:
         named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
-    elif not named and has_tokenizer(options.load):
-        named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(options.load)}
+    elif not named.keys() & {"tokenizer_type", "vocab_file", "merge_file"} and has_tokenizer(folder):
+        named = {**named, "tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(folder)}
     return {**named, "tokenizer": _given(options, [setting.name for setting in fields(TokenizerConfig)])}
 
 
@@ -178,11 +180,14 @@ def config_of(
     """The configuration for inference of the model in a checkpoint of any tool, and of its tokenizer.
 
     dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
-    that replace the checkpoint's. parallel: options of ParallelConfig. Raises ValueError if there is no checkpoint, or
-    if the options do not fit the model.
+    that replace the checkpoint's. parallel: options of ParallelConfig. Raises ValueError if there is no checkpoint, if
+    the options do not fit the model, or if some describe a tokenizer whose type nothing says.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
     data, given = sections.get("dataset_config", {}), tokenizer or {}
     settings = {**data.get("tokenizer", {}), **given.get("tokenizer", {})}
-    sections["dataset_config"] = {**data, **given, "tokenizer": settings}
+    sections["dataset_config"] = merged = {**data, **given, "tokenizer": settings}
+    if not merged.get("tokenizer_type") and (named := [name for name in TOKENIZER if given.get(name) is not None]):
+        rule, fix = "is of a tokenizer whose type neither flags nor the checkpoint say", "add --tokenizer-type"
+        raise ConfigError([Finding(f"--{name.replace('_', '-')}", given[name], rule, fix) for name in named])
     return config_for_inference(sections, dtype=dtype, **parallel)

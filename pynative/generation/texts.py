@@ -1,5 +1,6 @@
 """Generation of texts with a trained model, one token of each text at a time."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,13 +53,21 @@ def check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
         group = parallel_state.get_world_group()
     else:
         group = parallel_state.get_model_parallel_group()
-    digest = np.frombuffer(sha256(repr(asked).encode()).digest(), np.int32)[None]
+    digest = np.frombuffer(sha256(json.dumps(asked, default=_plain).encode()).digest(), np.int32)[None]
     digests = group.all_gather(Tensor(digest), axis=0).asnumpy()
     if (digests != digests[0]).any():
         raise ValueError(
             "generate: ranks that compute a text together ask for different ones (tokens, lengths or ways of drawing); "
             "call it alike on all of them"
         )
+
+
+def _plain(value: Any) -> Any:
+    """An array, a set or an object with fields as lists and dictionaries, whole: `repr` leaves the middle of a long
+    array out."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return sorted(value) if isinstance(value, frozenset) else vars(value)
 
 
 @dataclass

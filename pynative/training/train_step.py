@@ -112,9 +112,8 @@ class TrainOneStepCell:
         self.qk_clip = QueryKeyClip(self.model, model_config.qk_clip)
         self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers)
         checks_finite = training_config.check_for_nan_in_grad and self.loss_scaler is None
-        if checks_finite:
-            for bucket in self.buffers.buckets:
-                bucket.is_checked = True
+        for bucket in self.buffers.buckets:  # a loss scaler finds its scale by gradients that overflow
+            bucket.is_checked = checks_finite or (bucket.is_checked and self.loss_scaler is None)
         self.rerun = Rerun(training_config.faults, checks_finite)
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
         self.skipped_steps = 0

@@ -49,13 +49,14 @@ class LayerStack(nn.Cell):
             self.insert_child_to_cell(str(number), LAYERS[type(layer)](layer, settings))
         layers = list(self.cells())
         self._groups = [(layers[run.start : run.stop], plan.layers[run.start].full) for run in plan.runs()]
-        self._share_keys = any(blocks_within(block, blocks.CrossLayerAttention))
+        self.shares_keys = any(blocks_within(block, blocks.CrossLayerAttention))
+        """Whether layers use keys and values of the layer before them."""
 
     def construct(self, hidden_states: Tensor, *context: Any) -> Tensor:
         """Apply the layers one after the other to hidden states [s, b, h]; runs of layers that are recomputed as a
         whole keep only their input. context: further arguments of every layer."""
         for layers, recomputed in self._groups:
-            through = partial(_through, layers, self._share_keys)
+            through = partial(_through, layers, self.shares_keys)
             if recomputed:
                 hidden_states = checkpoint(through, self._plan.slices_inputs, hidden_states, *context)
             else:

@@ -42,11 +42,17 @@ def test_the_members_of_a_message_that_came():
 
 @pytest.mark.parametrize("one", [waiting(1, 2), BUSY])
 def test_an_answer_travels_as_text(one):
-    """An answer survives packing to text; of a stack that is too long the outermost frames are left out."""
+    """An answer survives packing to text; of a stack that is too long the outermost frames are left out, and of
+    too many calls, each of a large group, the last ones."""
     assert Whereabouts.unpacked(one.packed()) == one
     deep = Whereabouts(0, stack=tuple(f"{number} {'x' * 1000}" for number in range(30)))
     kept = Whereabouts.unpacked(deep.packed()).stack
     assert len(deep.packed()) < 14_001 and 5 < len(kept) < 30 and kept[-1].startswith("29")
+    calls = tuple(Standing("send", "dp", n, "x", tuple(range(200)), tuple(range(200))) for n in range(12))
+    busy = Whereabouts(0, waits=True, standing=calls, stack=("frame",))
+    left = Whereabouts.unpacked(busy.packed())
+    assert len(busy.packed()) < 14_001 and 0 < len(left.standing) < 12
+    assert left.standing == calls[: len(left.standing)] and left.waits
 
 
 def test_a_rank_says_where_it_is():

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from parallel_core.system.processes import machine
@@ -29,6 +29,8 @@ STRANGER_SECONDS = 5.0
 VERDICT_SECONDS = 2.0
 CONNECT_SECONDS = 60.0
 SECRET_VARIABLE = "PYNATIVE_JOB_SECRET"
+_STRANGE = (OSError, ValueError, KeyError, TypeError, OverflowError)
+"""Errors while a message is read that no rank of this job sends."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Member:
     ip: str
     port: int
     pid: int
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> "Member":
+        """The member that a message describes. Raises TypeError if a value is missing, unknown or of another type."""
+        member = cls(**told)
+        if any(type(getattr(member, field.name)) is not field.type for field in fields(cls)):
+            raise TypeError(f"{told} describes no rank")
+        return member
 
 
 @dataclass(frozen=True)
@@ -156,8 +166,8 @@ def _hello(connection: socket.socket) -> tuple[int, Member] | None:
     try:
         hello = receive(connection)
         is_ours = same_secret(hello["secret"], _secret())
-        return (int(hello["world_size"]), Member(**hello["member"])) if is_ours else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return (int(hello["world_size"]), Member.of(hello["member"])) if is_ours else None
+    except _STRANGE:
         return None
 
 
@@ -187,7 +197,9 @@ def _tell(connections: Iterable[socket.socket], message: dict[str, Any]) -> None
 
 
 def _reach(master: tuple[str, int], address: Address, deadline: float) -> socket.socket:
-    """A connection to rank 0, which may start later than this rank. Raises PeerLate after `deadline`."""
+    """A connection to rank 0, which may start later than this rank. Its host may, too: while that is not up, the error
+    is EHOSTUNREACH, after which it is tried again. Raises PeerLate after `deadline`, ValueError for an address to which
+    this host has no way."""
     start, noticed = time.monotonic(), False
     while True:
         try:
@@ -291,7 +303,7 @@ def _rank_of(connection: socket.socket, token: str) -> int:
     try:
         hello = receive(connection)
         return int(hello["rank"]) if same_secret(hello["token"], token) else -1
-    except (OSError, ValueError, KeyError, TypeError):
+    except _STRANGE:
         return -1
 
 

@@ -18,11 +18,15 @@ def send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 def receive(connection: socket.socket) -> dict[str, Any]:
     """The next message. Raises OSError if the connection ended or nothing came in time, ValueError for more than 4 MiB
-    or what is no JSON."""
+    or what is no JSON, or is nested deeper than Python reads."""
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > LARGEST_MESSAGE:
         raise ValueError(f"a message of {size} bytes is not ours")
-    return json.loads(_exactly(connection, size))
+    raw = _exactly(connection, size)
+    try:
+        return json.loads(raw)
+    except RecursionError as error:
+        raise ValueError("a message that is nested so deep is not ours") from error
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -6,12 +6,13 @@ abstract socket has no file and vanishes with its process.
 """
 
 import contextlib
+import errno
 import json
 import os
 import socket
 import struct
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pynative.collectives.errors import PeerLate, PeerLost
@@ -89,6 +90,11 @@ def _bind(listener: socket.socket, place: Place) -> None:
     try:
         listener.bind(place.socket_name)
     except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise ValueError(
+                f"the ranks of this host cannot meet at {place.name}: the system makes no Unix socket of that name "
+                f"({error}); give another address"
+            ) from error
         raise ValueError(
             f"another job of yours on this host already meets at {place.name}, or two processes call themselves "
             "rank 0; give each job its own port (msrun --master_port, or MS_SCHED_PORT)"
@@ -101,20 +107,30 @@ def _accept(listener: socket.socket, place: Place, present: Iterable[int], deadl
     try:
         connection, _ = listener.accept()
     except TimeoutError:
-        missing = sorted(set(place.ranks[1:]) - set(present))
-        raise PeerLate(
-            f"rank {place.rank} waited {place.timeout:.1f} s at {place.name}: rank(s) {missing} of "
-            f"{place.world_size} never came (--distributed-timeout-minutes sets the time){SEVERAL_HOSTS}",
-            missing,
-        ) from None
+        raise _late(place, present) from None
     connection.settimeout(max(0.001, deadline - time.monotonic()))
     return connection
 
 
-def _welcome(connection: socket.socket, place: Place, present: Container[int]) -> tuple[int, tuple[int, int]]:
-    """(rank, (doorbell, pid)) of a rank that came. A rank that does not fit is told why; then ValueError is raised."""
-    raw, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
+def _late(place: Place, present: Iterable[int], silent: str = "") -> PeerLate:
+    """The error that ranks did not come in time. silent: who came and did not say which rank it is, behind a
+    semicolon."""
+    missing = sorted(set(place.ranks[1:]) - set(present))
+    return PeerLate(
+        f"rank {place.rank} waited {place.timeout:.1f} s at {place.name}: rank(s) {missing} of "
+        f"{place.world_size} never came{silent} (--distributed-timeout-minutes sets the time){SEVERAL_HOSTS}",
+        missing,
+    )
+
+
+def _welcome(connection: socket.socket, place: Place, present: Collection[int]) -> tuple[int, tuple[int, int]]:
+    """(rank, (doorbell, pid)) of a rank that came. A rank that does not fit is told why; then ValueError is raised.
+    Raises PeerLate for a process that does not say in time which rank it is."""
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        raw, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
+    except TimeoutError:
+        raise _late(place, present, f"; process {pid} came and did not say which rank it is") from None
     if uid != os.getuid() or not descriptors:
         raise PeerLost(f"process {pid} of user {uid} came to the meeting at {place.name} and was turned away")
     hello = json.loads(raw)

@@ -198,8 +198,8 @@ class Network:
 
     def copy(self, rank: int, key: int, layout: ChannelLayout) -> int:
         """Byte offset of this rank's copy of the channel `key` that `rank`, of another host, writes; made with this
-        layout if it is not there. Raises ValueError for a channel of more than 64 MiB, MemoryError if the region of
-        this rank is full."""
+        layout if it is not there. Raises ValueError for a channel without slots or of more than 64 MiB, MemoryError if
+        the region of this rank is full."""
         return self._copy(rank, key, layout)[0]
 
     def _copy(self, rank: int, key: int, layout: ChannelLayout) -> tuple[int, ChannelLayout]:
@@ -207,7 +207,7 @@ class Network:
         read, or the thread when the first post comes."""
         with self._copying:
             if (rank, key) not in self._copies:
-                if not 0 < layout.size(1) <= LARGEST_CHANNEL:
+                if not layout.slots or layout.size(1) > LARGEST_CHANNEL:
                     raise ValueError(f"a channel of {layout.slots} times {layout.slot_bytes} bytes")
                 self._copies[rank, key] = self.arena.take(layout.size(1)), layout
             return self._copies[rank, key]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.manifest import MANIFEST
+from parallel_core.checkpoint.manifest import MANIFEST, Manifest
 from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.checkpoint.writer import file_name, write_manifest
 from tests.support.checkpoint_writing import one_tensor, run_at, save, whole, write_stages
@@ -275,6 +275,20 @@ def test_a_writer_that_did_not_come_is_named(tmp_path):
         write_manifest(partial, run_at(1), [file_name(0, 0), file_name(1, 0)])
 
 
+@pytest.mark.parametrize("nth", [0, 1])
+def test_a_manifest_can_be_written_again_when_a_note_stayed(tmp_path, nth):
+    """A note that cannot be deleted (EIO) fails `write_manifest`; the second call gives the manifest that the first one
+    wrote, and no note is left."""
+    partial = commit.begin(tmp_path, 1)
+    write_stages(partial, [one_tensor(1)], 2)
+    names = [file_name(0, 0), file_name(1, 0)]
+    with patch.object(Path, "unlink", _refusing("unlink", nth)), pytest.raises(OSError):
+        write_manifest(partial, run_at(1), names)
+    manifest = write_manifest(partial, run_at(1), names)
+    assert manifest.tensors == Manifest.read(partial).tensors and set(manifest.files) == set(names)
+    assert sorted(path.name for path in partial.iterdir()) == sorted([*names, MANIFEST])
+
+
 def test_retained_iterations_are_never_removed(tmp_path):
     """--save-retain-interval 4 keeps iterations 4 and 8 beside the newest one."""
     for iteration in (2, 4, 6, 8, 10):
@@ -381,12 +395,12 @@ def test_publishing_can_be_tried_again_at_any_step(tmp_path):
 
 
 def _refusing(name: str, nth: int):
-    """The function `name` of `commit` (or Path.rename), whose call number `nth`, from 0, raises EIO."""
-    original, calls = getattr(Path if name == "rename" else commit, name), iter(range(100))
+    """The function `name` of `commit` or, if it has none, of Path, whose call number `nth`, from 0, raises EIO."""
+    original, calls = getattr(commit, name, None) or getattr(Path, name), iter(range(100))
 
-    def refuse(*arguments):
+    def refuse(*arguments, **named):
         if next(calls) == nth:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return original(*arguments)
+        return original(*arguments, **named)
 
     return refuse

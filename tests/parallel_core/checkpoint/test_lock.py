@@ -59,12 +59,17 @@ def test_a_second_job_is_told_of_the_first(tmp_path):
 
 
 def test_a_process_holds_a_folder_once(tmp_path):
-    """A second `FolderLock` in the process that holds the folder neither waits nor releases the lock at its end."""
+    """A second `FolderLock` in the process that holds the folder neither waits nor releases the lock at its end; the
+    first one's is not held while the file names another job."""
     with FolderLock(tmp_path) as first:
         first.take(pytest.fail)
         with FolderLock(tmp_path) as second:
             second.take(pytest.fail)
-        assert lock.holder(tmp_path).is_this
+            assert second.is_held
+        assert lock.holder(tmp_path).is_this and first.is_held and not second.is_held
+        write(tmp_path, elsewhere())
+        assert not first.is_held
+        write(tmp_path, first._own)
     assert lock.read(tmp_path) is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parallel_core.checkpoint.convert.huggingface.tokenizer import end_ids
+from parallel_core.checkpoint.convert.huggingface.tokenizer import end_ids, ids_in
 from parallel_core.data.prompts import Prompt, read_prompts
 
 
@@ -91,3 +91,12 @@ def test_ids_that_end_what_a_folders_model_says(said, ids, tmp_path):
     if said is not None:
         (tmp_path / "generation_config.json").write_text(said)
     assert end_ids(tmp_path) == ids
+
+
+@pytest.mark.parametrize("reads", [end_ids, ids_in])
+def test_a_file_of_ids_that_is_no_object_is_named(reads, tmp_path):
+    """A generation_config.json, or config.json, that is a JSON list is an error with its path."""
+    for name in ("generation_config.json", "config.json"):
+        (tmp_path / name).write_text('["eos_token_id"]')
+    with pytest.raises(ValueError, match=r"config\.json: expected a JSON object, not list"):
+        reads(tmp_path)

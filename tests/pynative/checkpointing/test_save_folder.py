@@ -200,17 +200,22 @@ def save_as_a_script(backend, root: Path, step: int, process: str = "first", **n
 
 
 def test_a_scripts_checkpoints_are_kept_as_well(tmp_path):
-    """`save_checkpoint` of a script keeps all unless keep_checkpoint_max is given; moves another process's checkpoints
-    aside; refuses a folder that another job holds."""
+    """`save_checkpoint` of a script keeps all unless keep_checkpoint_max is given, of which 0 is refused; moves another
+    process's checkpoints aside; refuses a folder that another job holds, and leaves what that one writes as it is."""
     for step in range(7):
         assert run(1, save_as_a_script, tmp_path, step) == [""]
     assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
     assert run(2, save_as_a_script, tmp_path, 6, "second", keep_checkpoint_max=1) == ["", ""]
     assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6] and iterations(tmp_path / "earlier_1") == [6]
+    with pytest.raises(ValueError, match="keep_checkpoint_max=0: must be at least 1"):
+        run(1, save_as_a_script, tmp_path, 6, keep_checkpoint_max=0)
     other = hold(tmp_path)
     try:
+        partial = commit.begin(tmp_path, 7)
+        (partial / "of the other").touch()
         (text,) = run(1, save_as_a_script, tmp_path, 7)
         assert f"process {other.pid} on" in text and iterations(tmp_path)[-1] == 6
+        assert (partial / "of the other").exists()
     finally:
         other.kill()
         other.wait()

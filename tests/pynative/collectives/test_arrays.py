@@ -1,10 +1,13 @@
 """Reductions of the parts that ranks bring: sums of 16-bit types in float32, rounded once, large or small."""
 
+from unittest.mock import patch
+
+import mindspore as ms
 import numpy as np
 import pytest
 
 from parallel_core.numerics.dtypes import DTYPES
-from pynative.collectives.arrays import KINDS, reduce_into
+from pynative.collectives.arrays import KINDS, copied, reduce_into
 from pynative.dtypes import BFLOAT16
 from pynative.memory.rounding import FEW
 from tests.support.addresses import placed
@@ -51,3 +54,15 @@ def test_a_sum_does_not_depend_on_addresses(name, size):
         reduce_into(target, [target, *others], "sum", BY_NAME[name])
         found.add(target.tobytes())
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("target", ["CPU", "Ascend"])
+def test_a_copy_reaches_memory_of_a_device(target):
+    """A group of one copies x into `out` by numpy in the host's memory, by MindSpore's operator on a device."""
+    x, out = (ms.Tensor(np.full(3, value, np.float32)) for value in (2, 0))
+    with patch.object(ms, "get_context", lambda name: target), patch("pynative.memory.arrays.writable") as written:
+        written.return_value = memory = np.zeros(3, np.float32)
+        assert copied(x, out, BY_NAME["float32"]) is out
+    on_device = target != "CPU"
+    assert written.called != on_device and out.asnumpy().tolist() == [2.0 * on_device] * 3
+    assert memory.tolist() == [0.0 if on_device else 2.0] * 3

@@ -96,12 +96,14 @@ def come_late(backend, address):
         own.world.barrier()
     if own.rank == 0:
         backend.world.barrier()
+    assert not own.standing()[0]
     own.close()
     return str(caught.value)
 
 
 def test_a_late_rank_is_named_at_the_time_out():
-    """PeerLate on both ranks names the rank that waits in a barrier beyond the time-out, and the one it waits for."""
+    """PeerLate on both ranks names the rank that waits in a barrier beyond the time-out, and the one it waits for;
+    after it neither rank counts as waiting."""
     for text in run(2, come_late, "late"):
         assert "rank 0 waited in barrier" in text and "for rank 1 (pid " in text and "in no collective" in text
 

@@ -1,10 +1,13 @@
 """DistributedDataParallel in loops of users' scripts: what is reduced when, and which settings count."""
 
+from contextlib import nullcontext
+
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
 
+from parallel_core.numerics.loss_scale import ConstantLossScaler, LossScaler
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
 from tests.support.layouts import Rows
@@ -66,6 +69,59 @@ def test_the_first_gradient_is_the_mean_without_a_call_before_it():
     for first, second in run(2, gradients_of_two_backwards):
         for name, gradient in second.items():
             np.testing.assert_allclose(first[name], gradient, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def spoilt(backend, flags: str, fields: dict[str, bool]) -> None:
+    """Reduce gradients of which one is NaN, in a loop of one's own."""
+    from pynative.training.training import get_model
+
+    config = config_of(f"{BATCHES} {flags}", backend.world_size)
+    with job(backend, config):
+        (model,) = get_model(wrapped(config, **fields), config)
+        model.zero_grad_buffer()
+        for parameter in model.trainable_params():
+            parameter.main_grad.asnumpy()[...] = np.nan
+            parameter.meta.main_grad_is_empty = False
+        model.final_grad_reduce()
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields", "stops"),
+    [
+        ("", {}, True),
+        ("--bf16", {}, True),
+        ("--no-check-for-nan-in-loss-and-grad", {}, False),
+        ("--no-check-for-nan-in-loss-and-grad", {"check_for_nan_in_grad": True}, True),
+        ("--fp16", {}, False),
+    ],
+)
+def test_a_loop_of_ones_own_stops_as_the_configuration_says(flags, fields, stops):
+    """A gradient that is NaN is an error of `final_grad_reduce` unless the configuration turns the check off or has a
+    loss scaler, and the wrapper's field asks for none."""
+    with pytest.raises(FloatingPointError, match="is not finite") if stops else nullcontext():
+        run(1, spoilt, flags, fields)
+
+
+def checked(backend, scaler: LossScaler | None) -> set[bool]:
+    """Whether buckets of a wrapped model are checked in a training step that is given this loss scaler."""
+    from pynative.optimizer import get_optimizer
+    from pynative.training.train_step import TrainOneStepCell
+    from pynative.training.training import get_model
+
+    config = config_of(BATCHES, backend.world_size)
+    with job(backend, config):
+        model = get_model(wrapped(config), config)
+        optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
+        sections = config.training_config, config.model_config
+        step = TrainOneStepCell(model, optimizer, None, *sections, loss_scaler=scaler)
+        return {bucket.is_checked for bucket in step.buffers.buckets}
+
+
+def test_a_step_with_a_loss_scaler_of_its_own_does_not_stop():
+    """A loss scaler that a script gives to the step, not the configuration, skips updates whose gradients overflow,
+    also of a wrapped model."""
+    assert run(1, checked, None) == [{True}]
+    assert run(1, checked, ConstantLossScaler(8.0)) == [{False}]
 
 
 class Net(nn.Cell):

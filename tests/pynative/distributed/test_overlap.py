@@ -173,6 +173,8 @@ def buckets_by_hand(backend) -> None:
                 assert bucket.params[0].main_grad.asnumpy().max() <= backend.rank + 1.0
                 bucket.register_grad_ready(parameter)
             bucket.final_grad_reduce()
+            with pytest.raises(ValueError, match=r"register_grad_ready: .* is not among the parameters of"):
+                bucket.register_grad_ready(model.flat_buffers.buckets[-1].params[-1].clone())
             assert all((parameter.main_grad.asnumpy() == 3.0).all() for parameter in bucket.params)
         reducer = ParallelTrainingReducer(bucket.params, config.training_config)
         gradients = [Tensor(np.full(p.shape, backend.rank + 1.0, np.float32)) for p in bucket.params]
@@ -256,7 +258,8 @@ def test_weights_are_saved_and_loaded_behind_gathers(tmp_path):
 
 
 def test_the_calls_of_scripts_with_a_backward_of_their_own():
-    """`register_grad_ready` sums a bucket once its parameters are ready; ParallelTrainingReducer averages a list."""
+    """`register_grad_ready` sums a bucket once its parameters are ready, and refuses a parameter of another one;
+    ParallelTrainingReducer averages a list."""
     run(2, buckets_by_hand)
 
 

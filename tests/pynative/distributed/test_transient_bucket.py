@@ -118,3 +118,24 @@ def test_a_layer_that_some_replicas_do_not_call_is_an_error(stage, what):
             rf"rank 0 calls \w+ .* of {what} decoder\.layers\.1.*rank 1 calls \w+ .* of {what} decoder\.layers\.[02]",
             outcome.text,
         ), outcome.text
+
+
+def test_other_names_of_a_sum_call_the_buckets_own():
+    """`issue_grad_reduce` and `final_grad_reduce` of a transient bucket do what its own `start_grad_sync` and
+    `finish_grad_sync` do."""
+    from pynative.distributed.transient_bucket import TransientBucket
+
+    class Noted(TransientBucket):
+        def __init__(self) -> None:
+            self.calls: list[str] = []
+
+        def start_grad_sync(self) -> None:
+            self.calls.append("start")
+
+        def finish_grad_sync(self) -> None:
+            self.calls.append("finish")
+
+    bucket = Noted()
+    bucket.issue_grad_reduce()
+    bucket.final_grad_reduce()
+    assert bucket.calls == ["start", "finish"]

@@ -13,8 +13,19 @@ KINDS = {
     "llama": "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention "
     "--num-query-groups 2 --disable-bias-linear --untie-embeddings-and-output-weights",
     "partly turned": "--position-embedding-type rope --rotary-percent 0.5 --rotary-interleaved --qk-layernorm",
+    "normed after turning": "--position-embedding-type rope --qk-layernorm --qk-layernorm-after-rope",
+    "experts": "--num-experts 4 --moe-router-topk 2 --swiglu --disable-bias-linear",
     "window and slopes": "--position-embedding-type alibi --sliding-window 4 --apply-layernorm-1p",
 }
+
+REFUSED = {
+    "shared keys": f"{KINDS['llama']} --cla-share-factor 2",
+    "experts by token": "--num-experts 4 --moe-router-topk 2 --moe-router-score-function sqrtsoftplus "
+    "--moe-router-load-balancing-type none --n-hash-layers 1 --swiglu --disable-bias-linear",
+    "rounded weights": f"{KINDS['llama']} --qat-scheme w4a16-mxfp4",
+    "computed in 16 bits": f"{KINDS['llama']} --bf16 --params-dtype float32 --fp32-residual-connection",
+}
+"""Models that the cells compute at every token."""
 
 
 @pytest.fixture
@@ -37,9 +48,9 @@ def test_products(two_threads, outputs, inputs, rows):
         np.testing.assert_allclose(product(x.T).T, x @ weight.T, rtol=1e-5, atol=1e-4)
 
 
-def logits(backend, flags: str) -> list[np.ndarray]:
+def logits(backend, flags: str, decodes: bool = True) -> list[np.ndarray]:
     """Logits of five steps after two prompts, computed three ways: by the numpy decoder, by cells with a cache, by
-    whole forwards."""
+    whole forwards. decodes: whether the first way is the decoder's, or the cells' too, as they are chosen."""
     from pynative.generation import host_layers, host_products
     from pynative.generation.forward import Forward
     from pynative.parameter import initialize_parameters
@@ -59,7 +70,7 @@ def logits(backend, flags: str) -> list[np.ndarray]:
             if not plain:
                 forward._is_plain = False
             steps = [forward([text[: len(text) - 5 + step] for text in said]) for step in range(5)]
-            assert (forward._decoder is not None) == plain
+            assert (forward._decoder is not None) == (plain and decodes)
             found.append(np.stack(steps))
     return found
 
@@ -72,3 +83,12 @@ def test_logits_equal_those_of_the_cells(flags, threads):
     arrays, cells, whole = run(1, logits, f"{flags} --threads {threads}")[0]
     np.testing.assert_allclose(arrays, whole, atol=1e-5)
     np.testing.assert_allclose(cells, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("flags", REFUSED.values(), ids=REFUSED)
+def test_a_model_whose_layers_need_more_is_left_to_the_cells(flags):
+    """Keys that layers share, experts chosen by tokens' ids, rounded weights and computing in 16 bits are not the
+    decoder's: logits with a cache equal those of whole forwards, and no decoder is made."""
+    chosen, cells, whole = run(1, logits, flags, False)[0]
+    np.testing.assert_allclose(chosen, whole, atol=5e-2 if "--bf16" in flags else 1e-5)
+    np.testing.assert_array_equal(chosen, cells)

@@ -107,6 +107,24 @@ def test_every_tokenizer_flag_reaches_the_tokenizer(tmp_path):
     assert (patched.tokenizer_type, patched.tokenizer_model) == ("PretrainedFromHF", str(folder))
 
 
+def test_flags_without_a_type_do_not_drop_a_folders_tokenizer(tmp_path):
+    """--tokenizer-kwargs alone go to the tokenizer of the folder --load, --tokenizer-model names another folder's;
+    where no folder has one, and for --vocab-file, the type is asked for."""
+    folder, other = unpack("hf/llama", tmp_path), tmp_path / "other"
+    with pytest.raises(ValueError, match=r"--tokenizer-kwargs .* add --tokenizer-type"):
+        run(1, tokenizer_named, folder, "--tokenizer-kwargs", "a", "b")
+    other.mkdir()
+    for place in (folder, other):
+        (place / "tokenizer.json").write_text("{}")
+    own = run(1, tokenizer_named, folder, "--tokenizer-kwargs", "a", "b")[0]
+    assert (own.tokenizer_type, own.tokenizer_model) == ("HuggingFaceTokenizer", str(folder))
+    assert own.tokenizer_kwargs == ("a", "b")
+    others = run(1, tokenizer_named, folder, "--tokenizer-model", str(other))[0]
+    assert (others.tokenizer_type, others.tokenizer_model) == ("HuggingFaceTokenizer", str(other))
+    with pytest.raises(ValueError, match=r"--vocab-file .* add --tokenizer-type"):
+        run(1, tokenizer_named, folder, "--vocab-file", "v.json")
+
+
 def test_the_vocabularys_size_is_the_models(capsys):
     """`generate --vocab-size` is refused as unknown, since the checkpoint's model decides the size."""
     from pynative.generation.options import parse

@@ -118,9 +118,26 @@ def prompts_of_their_own(backend) -> str:
     return str(error.value)
 
 
+def arrays_of_their_own(backend, differ: bool) -> None:
+    """Ask for a long array and an `Asked`; differ: of which one element in the middle is the rank's own."""
+    from pynative.generation import Asked
+    from pynative.generation.texts import check_alike
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(f"{TINY} {layout_flags(2, 1)}", backend.world_size)
+    with job(backend, config):
+        ids = np.zeros(3000, np.int32)
+        ids[1500] = backend.rank * differ
+        check_alike(GPTModel(config.model_config), [ids, Asked(3, ends=frozenset({7, 2}))])
+
+
 def test_ranks_that_share_layers_ask_alike():
-    """Different prompts on two tensor-parallel ranks, of which a mixed text would be made, are an error on both."""
+    """Different prompts on two tensor-parallel ranks, of which a mixed text would be made, are an error on both, also
+    in the middle of a long array."""
     assert all("call it alike" in message for message in run(2, prompts_of_their_own))
+    run(2, arrays_of_their_own, False)
+    with pytest.raises(ValueError, match="call it alike"):
+        run(2, arrays_of_their_own, True)
 
 
 def test_a_cut_sequence_is_refused():

@@ -39,16 +39,24 @@ def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
 def ids_in(folder: Path | None) -> Mapping[str, Any]:
     """Key -> value, for those of bos_token_id, eos_token_id and pad_token_id that a folder's config.json has; empty for
     None and without that file. A converted config.json gets them, since transformers' defaults for missing keys are ids
-    of other models."""
+    of other models. Raises ValueError for a file that is no JSON object."""
     config = None if folder is None else folder / "config.json"
     if config is None or not config.is_file():
         return {}
-    said = read_json(config)
+    said = _object(config)
     return {name: said[name] for name in _IDS if name in said}
 
 
 def end_ids(folder: Path) -> frozenset[int]:
-    """The ids that end a text which the folder's model generates, by its generation_config.json; empty without."""
+    """The ids that end a text which the folder's model generates, by its generation_config.json; empty without. Raises
+    ValueError for a file that is no JSON object."""
     config = folder / "generation_config.json"
-    said = read_json(config).get("eos_token_id") if config.is_file() else None
+    said = _object(config).get("eos_token_id") if config.is_file() else None
     return frozenset(entry for entry in (said if isinstance(said, list) else [said]) if type(entry) is int)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    said = read_json(path)
+    if not isinstance(said, dict):
+        raise ValueError(f"{path}: expected a JSON object, not {type(said).__name__}")
+    return said

@@ -88,9 +88,9 @@ class ContextLayout:
     @classmethod
     def of(cls, size: int, algorithm: str | None = None, ulysses_degree: int | None = None) -> "ContextLayout":
         """The layout of `size` ranks; algorithm: --context-parallel-algo, None for the ring. ulysses_degree: ranks
-        that exchange heads, None for 1; read by hybrid_cp_algo alone. Raises ValueError for an unknown algorithm,
-        AssertionError for a degree that does not divide `size`."""
-        degrees = {RING: 1, ULYSSES: size, HYBRID: ulysses_degree or 1}
+        that exchange heads, None for 1; read by hybrid_cp_algo of two ranks or more alone. Raises ValueError for
+        an unknown algorithm, AssertionError for a degree that does not divide `size`."""
+        degrees = {RING: 1, ULYSSES: size, HYBRID: (size > 1 and ulysses_degree) or 1}
         if (algorithm or RING) not in degrees:
             raise ValueError(f"--context-parallel-algo {algorithm}: must be one of {', '.join(degrees)}; change it")
         degree = degrees[algorithm or RING]

@@ -55,7 +55,8 @@ class Findings:
     gradients: str = ""
     """A sentence about this rank's own gradients that are not finite, before they were reduced; empty without any."""
     differs: bool = False
-    """Whether the second computation gave this rank other losses or gradients than the first."""
+    """Whether the second computation gave this rank other losses, or another sentence about gradients, than the
+    first."""
 
     def packed(self) -> str:
         """The findings as JSON, to be sent to another rank."""
@@ -133,7 +134,7 @@ class Spikes:
         deviations: a loss is a spike if it lies more than so many standard deviations above the mean of the last 100
             steps (once there are 20); None: this rule is off.
         loss, norm: whether, after the first 100 steps, a loss, a gradient norm is a spike if it is at least 10 times
-            the highest of these steps (Megatron's rule).
+            the highest of these steps (Megatron's rule), if that is above 0.
     """
 
     def __init__(self, deviations: float | None, loss: bool, norm: bool) -> None:
@@ -169,7 +170,7 @@ class Spikes:
 
     def _by_factor(self, figures: Figures) -> str:
         for (name, (count, highest)), value in zip(self._highest.items(), figures, strict=True):
-            if self._checks[name] and count >= SAMPLES and value >= FACTOR * highest:
+            if self._checks[name] and count >= SAMPLES and value >= FACTOR * highest > 0:
                 return f"a spike: a {name} {value / highest:.1f} times as high as any of the first {SAMPLES} steps"
         return ""
 

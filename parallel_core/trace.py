@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,28 +127,42 @@ def planned_json(spans: Iterable[Span]) -> list[list[Any]]:
     return [[span.rank, span.kind.value, span.name, span.start, span.seconds] for span in spans]
 
 
+_NO_TRACE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""Errors of reading spans from JSON of another form."""
+
+
 def read_planned(path: Path) -> list[Span]:
     """The planned spans of a trace file; empty if it has none. Raises ValueError for a file that is no trace of this
     program, OSError for one that is missing."""
+    content = read_json(path)
     try:
-        rows = read_json(path).get("planned", {}).get("spans", [])
-        return [Span(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows]
-    except (AttributeError, TypeError) as error:
+        rows = content.get("planned", {}).get("spans", [])
+        return [
+            _placed(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows
+        ]
+    except _NO_TRACE as error:
         raise ValueError(f"{path}: is no trace of this program ({error})") from error
 
 
 def read_chrome(path: Path) -> list[Span]:
     """The measured spans of a file that `chrome_json` wrote, with times counted from the start of the earliest one.
     Raises ValueError for a file that is no trace of this program, OSError for one that is missing."""
+    content = read_json(path)
     try:
-        return [_span(event) for event in read_json(path)["traceEvents"] if event["ph"] == "X"]
-    except (KeyError, TypeError) as error:
+        return [_span(event) for event in content["traceEvents"] if event["ph"] == "X"]
+    except _NO_TRACE as error:
         raise ValueError(f"{path}: is no trace of this program ({error})") from error
 
 
 def _span(event: dict[str, Any]) -> Span:
     start, seconds, more = event["ts"] / _MICROSECONDS, event["dur"] / _MICROSECONDS, event["args"]
-    return Span(event["pid"], Kind(event["cat"]), event["name"], start, seconds, more["step"], more.get("group", ""))
+    return _placed(event["pid"], Kind(event["cat"]), event["name"], start, seconds, more["step"], more.get("group", ""))
+
+
+def _placed(rank: int, kind: Kind, name: str, start: float, seconds: float, step: int = 0, group: str = "") -> Span:
+    if not (isfinite(start) and isfinite(seconds)):
+        raise ValueError(f"{name} begins at {start} and takes {seconds}")
+    return Span(rank, kind, name, start, seconds, step, group)
 
 
 PIPELINE = "pp"

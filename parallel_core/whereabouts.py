@@ -133,13 +133,13 @@ def late(found: Sequence[Whereabouts]) -> set[int]:
 
 def _messages(found: Sequence[Whereabouts]) -> list[str]:
     """A line for every call in which a rank waits: members that came, and those that did not."""
-    missing: dict[tuple[str, str, int], tuple[Standing, set[int]]] = {}
+    missing: dict[tuple[str, str, int, tuple[int, ...]], tuple[Standing, set[int]]] = {}
     for one in found:
         for message in one.standing[: one.waits]:
-            key = message.operation, message.group, message.number
+            key = message.operation, message.group, message.number, message.members
             missing.setdefault(key, (message, set(message.members)))[1].discard(one.rank)
     return [
         f"{operation} of group {group}, call {number}: came {_ranks([r for r in message.members if r not in absent])}; "
         f"did not come {_ranks(sorted(absent))}"
-        for (operation, group, number), (message, absent) in missing.items()
+        for (operation, group, number, _), (message, absent) in missing.items()
     ]

@@ -14,9 +14,9 @@ from parallel_core.findings import Finding
 
 
 def adapter_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings about adapters, none without LoRA: patterns that name no linear, a pipeline stage that would train
-    nothing while another trains, experts of one layer with different adapters, and dropout where linears of experts, or
-    in groups, are named."""
+    """Findings about adapters, none without LoRA: patterns that name no linear, cells whose linears have no adapter, a
+    pipeline stage that would train nothing while another trains, experts of one layer with different adapters, and
+    dropout where linears of experts, or in groups, are named."""
     if not config.lora_config.use_lora:
         return
     lora, stages = config.lora_config, _linears_of_stages(config.model_config)
@@ -25,6 +25,11 @@ def adapter_findings(config: AllConfig) -> Iterator[Finding]:
     for pattern in (*(lora.target_modules or ()), *(cell["cell"] for cell in lora.cells or ())):
         if not any(names(pattern, path) for path in paths):
             yield Finding("--lora-target-modules", pattern, "names no linear of the model", f"it has {ends}")
+    for pattern in (cell["cell"] for cell in lora.cells or ()):
+        named = [linear for stage in stages for path, linear in stage.items() if names(pattern, path)]
+        if named and not any(linear.adapter for linear in named):
+            rule = "names linears that get no adapter, since --lora-target-modules does not name them"
+            yield Finding("--lora-target-cells", pattern, rule, "name them there, too")
     adapted = [[linear for linear in stage.values() if linear.adapter] for stage in stages]
     bare = [number for number, found in enumerate(adapted) if not found]
     if bare and any(adapted):

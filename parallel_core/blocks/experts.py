@@ -103,10 +103,10 @@ class Experts(Block):
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """FLOPs of the experts that `tokens` tokens pass through."""
-        return self.expert.forward_flops(self._choices(tokens), seq_length)
+        return self.expert.forward_flops(1, seq_length) * self._choices(tokens)
 
     def frozen_flops(self, tokens: int) -> float:
-        return self.expert.frozen_flops(self._choices(tokens))
+        return self.expert.frozen_flops(1) * self._choices(tokens)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """The products of each local expert with an even share of the rows, and the activation of all rows."""
@@ -128,11 +128,12 @@ class Experts(Block):
     def rows(self, micro_batch: MicroBatch) -> int:
         """The number of rows of a rank's experts, R, with balanced routing: each tensor-parallel rank routes its part
         of the tokens; choices of experts that do nothing (`zero`) give no rows."""
-        return self._choices(micro_batch.tokens // micro_batch.tensor) * self.expert_tensor
+        return int(self._choices(micro_batch.tokens // micro_batch.tensor)) * self.expert_tensor
 
-    def _choices(self, tokens: int) -> int:
-        """The number of choices of `tokens` tokens that go to real experts, not to those that do nothing."""
-        return tokens * self.topk * self.count // (self.count + self.zero)
+    def _choices(self, tokens: int) -> float:
+        """The number of choices of `tokens` tokens that on average go to real experts, not to those that do
+        nothing."""
+        return tokens * self.topk * self.count / (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes kept for the backward, with balanced routing: inputs of the first and of the second linears, if

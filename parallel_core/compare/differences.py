@@ -95,7 +95,7 @@ def distance(one: Array, other: Array, least: float = 0.0) -> float:
     apart = one.astype(np.float64) - other
     if not np.isfinite(apart).all():
         return 0.0 if np.array_equal(one, other, equal_nan=True) else math.inf
-    size = max(float(np.linalg.norm(other)), least)
+    size = max(float(np.linalg.norm(other.astype(np.float64))), least)
     return float(np.linalg.norm(apart)) / size if size else 0.0 if not apart.any() else math.inf
 
 

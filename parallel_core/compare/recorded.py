@@ -28,6 +28,8 @@ from parallel_core.system.files import replacing
 
 RECORD = "record"
 FIGURES = "step.json"
+DAMAGES = (OSError, LookupError, ValueError, TypeError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error)
+"""Errors of reading .npz and JSON files that are damaged or hold something else."""
 _BAR = "|"
 OF_PARAMETERS = ("gradient", "before", "after")
 
@@ -104,7 +106,7 @@ def read_record(folder: Path, step: int) -> Step:
         told = json.loads((place / FIGURES).read_text())
         files = [dict(np.load(path)) for path in sorted(place.glob("rank_*.npz"))]
         return _together(Step(told["figures"], told["dtype"]), files)
-    except (OSError, LookupError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGES as error:
         raise ValueError(f"{place}: is no whole record of a step ({error}); record it again") from error
 
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from parallel_core.checkpoint.commit import METRICS
 from parallel_core.compare.differences import Difference, differences
-from parallel_core.compare.recorded import RECORD, Step, read_record, recorded_steps
+from parallel_core.compare.recorded import DAMAGES, RECORD, Step, read_record, recorded_steps
 from parallel_core.compare.sample import Sample
 from parallel_core.report.run import Run
 from parallel_core.report.settings import flat
+from parallel_core.system.files import read_json
 
 CURVE = "curve.json"
 _NAMES = {"lm_loss": "loss", "learning_rate": "lr"}
@@ -82,16 +83,33 @@ class ComparedRun:
                 self._recorded.setdefault(step, folder)
 
     def _read_case(self) -> None:
-        config = json.loads((self.folder / "config.json").read_text())
+        config = self._case_json("config.json", dict)
         self._resolved: Mapping[str, Any] = config.get("resolved_args", {})
+        if not isinstance(self._resolved, dict):
+            raise ValueError(f"{self.folder / 'config.json'}: resolved_args must be an object; record it again")
         self.settings = {f"megatron.{name}": value for name, value in flat(self._resolved, "")}
         for kind in ("bf16", "fp16"):
             self.settings[f"training_config.{kind}"] = "true" if self._resolved.get(kind) else "false"
-        rows = json.loads((self.folder / CURVE).read_text())
+        rows = self._case_json(CURVE, list)
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"{self.folder / CURVE}: must be a list of steps' figures, one at least; record it again")
         self._curve = {number: _named(row) for number, row in enumerate(rows, 1)}
         self._recorded = dict.fromkeys((1, len(rows)), self.folder)
 
+    def _case_json(self, name: str, kind: type[dict[str, Any]] | type[list[Any]]) -> Any:
+        """The content of a case's file of JSON, of type `kind`."""
+        found = read_json(self.folder / name)
+        if not isinstance(found, kind):
+            raise ValueError(f"{self.folder / name}: must be a JSON {kind.__name__}; record it again")
+        return found
+
     def _case_step(self, step: int) -> Step:
+        try:
+            return self._whole_case_step(step)
+        except DAMAGES as error:
+            raise ValueError(f"{self.folder}: is no whole record of step {step} ({error}); record it again") from error
+
+    def _whole_case_step(self, step: int) -> Step:
         found = self.figures(step)
         tokens = np.load(self.folder / "tokens.npy")[:, :-1]
         rows, of_one = len(tokens) // len(self._curve), int(self._resolved.get("micro_batch_size") or 1)

@@ -162,5 +162,10 @@ def required_to_train(config: AllConfig) -> Iterator[Finding]:
     training = config.training_config
     if config.optimizer_config.learning_rate is None:
         yield Finding("--lr", None, "must be given", "add it")
-    if not (training.training_iters or training.epochs or training.skip_train):
+    if training.training_iters or training.epochs or training.skip_train:
+        return
+    if training.train_samples is not None:
+        rule = f"must be at least the samples of the first step, {config.batch_sizes.at(0)}"
+        yield training.breaks("train_samples", rule, "raise it")
+    else:
         yield Finding("--train-iters or --train-samples or --num_train_epochs", None, "must be given", "add it")

@@ -135,14 +135,14 @@ def _options_of(cls: Any) -> tuple[Field[Any], ...]:
 
 def has_type(value: Any, hint: Any) -> bool:
     """Whether `value` may stand in a field with the annotation `hint`. An int may stand for a float, but a bool for no
-    number; of what is in a container only a list's entries are checked."""
+    number; of what is in a container only the entries of a list, and of a tuple of one type, are checked."""
     if hint is Any:
         return True
     if get_origin(hint) in (types.UnionType, Union):
         return any(has_type(value, part) for part in get_args(hint))
     plain = get_origin(hint) or hint
-    if plain is list and get_args(hint):
-        return isinstance(value, list) and all(has_type(entry, get_args(hint)[0]) for entry in value)
+    if (plain is list and get_args(hint)) or (plain is tuple and get_args(hint)[1:] == (...,)):
+        return isinstance(value, plain) and all(has_type(entry, get_args(hint)[0]) for entry in value)
     if plain is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if plain is int:

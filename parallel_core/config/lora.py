@@ -71,9 +71,9 @@ class LoraConfig(Config):
 def names(pattern: str, path: str) -> bool:
     """Whether a pattern of --lora-target-modules matches a whole path in the model, or its end behind a dot. Raises
     re.error for a pattern that is no regular expression."""
-    return _compiled(pattern).fullmatch(path) is not None
+    compiled = _compiled(pattern)
+    starts = (0, *(place + 1 for place, letter in enumerate(path) if letter == "."))
+    return any(compiled.fullmatch(path, start) for start in starts)
 
 
-@lru_cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(?:.*\.)?(?:{pattern})")
+_compiled = lru_cache(re.compile)

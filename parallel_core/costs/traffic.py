@@ -54,7 +54,7 @@ def updates(plan: StagePlan) -> Iterator[Message]:
             if len(owners) > 1:
                 yield from message(over, "all_reduce", size, members, "direction of a matrix")
             if rank in owners:
-                yield from rule.messages(entry, optimizer.options_of(rule), coordinates["tp"][1])
+                yield from rule.messages(entry, optimizer.options_of(rule), coordinates)
 
 
 OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embedding": "tied embedding"}

@@ -36,8 +36,10 @@ class FirstSamples:
     """The first samples of a data set, over and over (--max_train_samples)."""
 
     def __init__(self, dataset: Samples, samples_per_epoch: int, size: int) -> None:
-        """samples_per_epoch: how many of the first samples, at most all. size: the number of samples altogether."""
-        self.dataset, self.samples_per_epoch, self._size = dataset, min(samples_per_epoch, len(dataset)), size
+        """samples_per_epoch: how many of the first samples, at most all. size: the number of samples altogether; of a
+        data set without a sample it is 0."""
+        self.dataset, self.samples_per_epoch = dataset, min(samples_per_epoch, len(dataset))
+        self._size = size if self.samples_per_epoch else 0
         self.collate = getattr(dataset, "collate", stacked)
 
     def __len__(self) -> int:

@@ -153,7 +153,8 @@ def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gra
         gradient = gradient * chosen * relative_slope(chosen, rule)
     elif not rule.pre_softmax:
         gradient = softmax_gradient(softmax(chosen), gradient)
-    np.put_along_axis(result, experts, gradient, axis=-1)
+    for column, of_choice in zip(experts.T, gradient.T, strict=True):  # a token may have an expert twice
+        result[np.arange(len(column)), column] += of_choice
     return softmax_gradient(values, result) if rule.pre_softmax and not rule.scores_alone else result
 
 

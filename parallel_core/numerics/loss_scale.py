@@ -88,7 +88,7 @@ class DynamicLossScaler(LossScaler):
                 self.scale = max(self.scale / self.factor, self.min_scale)
             return
         self.growth_tracker += 1
-        if self.growth_tracker == self.window:
+        if self.growth_tracker >= self.window:
             self.growth_tracker = 0
             self.hysteresis_tracker = self.hysteresis
             self.scale *= self.factor
@@ -227,7 +227,7 @@ class AdaptiveLossScaler(LossScaler):
         self._lengthen()
 
     def _fall(self) -> None:
-        self.scale = max(self.scale / self.factor, 1.0)
+        self.scale = min(self.scale, max(self.scale / self.factor, 1.0))
         self._lengthen()
         self.falls = (self.falls + 1) % 4
         if self.falls == 3 and self.level not in (_HIDDEN, 0):

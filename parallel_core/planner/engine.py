@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from parallel_core.blocks import Chunk, MicroBatch, blocks_within
 from parallel_core.blocks.attention import CoreAttention
-from parallel_core.blocks.experts import Experts
+from parallel_core.blocks.experts import ExpertLinear, Experts
 from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.linear import Linear
@@ -140,10 +140,10 @@ def _layers(chunk: Chunk) -> Iterator[tuple[AnyLayer, LayerRecompute]]:
 
 
 def _layer_shapes(chunk: Chunk, micro_batch: MicroBatch) -> Iterator[tuple[int, int]]:
-    """(rows, columns) of a rank's shard of each linear's weight in the chunk's layers."""
+    """(rows, columns) of a rank's shard of each linear's weight in the chunk's layers, an expert's once."""
     for _, layer in chunk.decoder.layers.layers:
-        for linear in blocks_within(layer, Linear):
-            yield _local(linear, micro_batch.tensor)
+        dense = (linear for linear in blocks_within(layer, Linear) if not isinstance(linear, ExpertLinear))
+        yield from (_local(linear, micro_batch.tensor) for linear in dense)
         for experts in blocks_within(layer, Experts):
             for linear in (experts.expert.linear_fc1, experts.expert.linear_fc2):
                 yield _local(linear, experts.expert_tensor)

@@ -5,7 +5,7 @@ Optimum Checkpoint Interval for Restart Dumps" (2006), equations 20 and 37.
 """
 
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, expm1, sqrt
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def goodput(between_failures: float, save: float, restart: float, interval: floa
     exponent = (interval + save) / between_failures
     if exponent + restart / between_failures > 700:
         return 0.0
-    return interval / (between_failures * exp(restart / between_failures) * (exp(exponent) - 1))
+    return interval / (between_failures * exp(restart / between_failures) * expm1(exponent))
 
 
 def reliability(between_failures: float, save: float, restart: float) -> Reliability:

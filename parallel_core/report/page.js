@@ -81,7 +81,7 @@ const report = (() => {
         yaxis: axisOf(plot.unit.trim(), { type: state.log ? "log" : "linear", exponentformat: "power" }) })];
     },
     heat(plot) {
-      const trace = { type: "heatmap", x: plot.x, y: plot.y, z: plot.z, colorscale: "Cividis", zmin: plot.x_title === "step" ? 1 : 0,
+      const trace = { type: "heatmap", x: plot.x, y: plot.y.map(plain), z: plot.z, colorscale: "Cividis", zmin: plot.x_title === "step" ? 1 : 0,
         hoverongaps: false, colorbar: { thickness: 12, outlinewidth: 0 },
         hovertemplate: `${plot.x_title} %{x}, ${plot.y_title} %{y}: %{z}<extra></extra>` };
       return [[trace], layout(Math.max(240, 60 + 14 * plot.y.length), { xaxis: axisOf(plot.x_title),
@@ -90,13 +90,13 @@ const report = (() => {
     bars(plot) {
       const traces = Object.entries(plot.kinds).map(([kind, spans]) => {
         const [name, shape] = KINDS[kind] || KINDS.other;
-        return { type: "bar", orientation: "h", name: plain(kind), y: spans.map((span) => span[0]), base: spans.map((span) => span[1]),
+        return { type: "bar", orientation: "h", name: plain(kind), y: spans.map((span) => plain(span[0])), base: spans.map((span) => span[1]),
           x: spans.map((span) => span[2]), customdata: spans.map((span) => plain(span[3])), width: 0.8,
           marker: { color: colour(name), pattern: { shape, size: 7, solidity: 0.2, fillmode: "overlay", fgcolor: colour("panel"), fgopacity: 1 }, line: { width: 0.5, color: colour("panel") } },
           hovertemplate: "%{customdata}: %{x:.4g} ms from %{base:.4g} ms<extra>%{y}</extra>" };
       });
       return [traces, layout(110 + 34 * plot.rows.length, { barmode: "overlay", showlegend: true, xaxis: axisOf("ms"),
-        yaxis: axisOf("", { type: "category", categoryorder: "array", categoryarray: plot.rows, range: [plot.rows.length - 0.5, -0.5], automargin: false }), margin: { l: 110, r: 8, t: 8, b: 90 } })];
+        yaxis: axisOf("", { type: "category", categoryorder: "array", categoryarray: plot.rows.map(plain), range: [plot.rows.length - 0.5, -0.5], automargin: false }), margin: { l: 110, r: 8, t: 8, b: 90 } })];
     },
   };
   /* Curves at once, bare: the library that draws them with axes takes a second or two to start. */

@@ -88,7 +88,7 @@ def warm_up(stages: int, most: int, times: Durations) -> list[int]:
     counts = [1]
     for stage in reversed(range(stages - 1)):
         arrival += times.of(gradient, stage + 1, 1, True) + times.transfer
-        fitting = int((arrival - start[stage]) / forward[stage])
+        fitting = int((arrival - start[stage]) / forward[stage]) if forward[stage] else most
         counts.append(max(1, min(most, max(fitting, counts[-1] + 1))))
         arrival = max(arrival, start[stage] + counts[-1] * forward[stage])
     return counts[::-1]

@@ -63,7 +63,7 @@ def columns(timeline: Timeline) -> int:
 def text(timeline: Timeline) -> str:
     """The timeline as text: a row for each stage, and in it columns of equal width for ticks, the longest time of which
     every start and stop is a multiple. A computation is its label and dashes for as long as it takes, a dot an idle
-    tick."""
+    tick; one that takes no time is left out."""
     tick, chunks, width = _tick(timeline), _chunks(timeline), _label_width(timeline)
     stage_width = len(str(len(timeline.spans) - 1))
     rows = []
@@ -72,7 +72,7 @@ def text(timeline: Timeline) -> str:
         for span in spans:
             start, stop = int(span.start / tick), int(span.stop / tick)
             row += ".".ljust(width) * (start - now)
-            row += label(span.action, chunks).ljust((stop - start) * width - 1, "-") + " "
+            row += (label(span.action, chunks).ljust((stop - start) * width - 1, "-") + " ") * (stop > start)
             now = stop
         row += ".".ljust(width) * (int(timeline.length / tick) - now)
         rows.append(f"stage {stage:<{stage_width}}  {row.rstrip()}\n")
@@ -80,14 +80,15 @@ def text(timeline: Timeline) -> str:
 
 
 BOX, ROW, LEFT, TOP = 26, 30, 70, 40
-"""Pixels: width of the shortest computation, height of a row, margins of the chart."""
+"""Pixels: width of the shortest computation that takes time, height of a row, margins of the chart."""
 
 
 def svg(timeline: Timeline, title: str) -> str:
     """The timeline as the text of an SVG document; the chunks of a stage in lighter and lighter shades. title: plain
     text, which is escaped here."""
     chunks = _chunks(timeline)
-    scale = BOX / float(min((span.stop - span.start for _, span in _all_spans(timeline)), default=1))
+    times = (span.stop - span.start for _, span in _all_spans(timeline))
+    scale = BOX / float(min((time for time in times if time), default=1))
     length = scale * float(timeline.length)
     width, height = LEFT + length + 20, TOP + ROW * len(timeline.spans) + 40
     lines = [

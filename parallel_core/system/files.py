@@ -5,7 +5,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -29,7 +29,8 @@ class ReplacingFile:
 
     def discard(self) -> None:
         """Remove the temporary file; nothing once it is published."""
-        self.file.close()
+        with suppress(OSError):  # what a full disk did not take is not needed
+            self.file.close()
         self._temporary.unlink(missing_ok=True)
 
 

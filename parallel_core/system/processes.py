@@ -24,7 +24,7 @@ def start_time(pid: int) -> str | None:
     another time.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
         return "" if not Path("/proc/self/stat").exists() and _answers(pid) else None
     return None if fields[0] in "ZX" else fields[19]

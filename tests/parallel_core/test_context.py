@@ -10,6 +10,11 @@ from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, Sequence
 layouts = st.builds(ContextLayout, ulysses=st.integers(1, 5), ring=st.integers(1, 6))
 
 
+def test_one_rank_has_no_blocks():
+    """A group of one rank exchanges no heads, whatever --ulysses-degree-in-cp says."""
+    assert ContextLayout.of(1, HYBRID, 2) == ContextLayout()
+
+
 def expand(ranges) -> list[int]:
     """The positions of all ranges, in order."""
     return [position for run in ranges for position in run]

@@ -18,6 +18,8 @@ SPIKES = {
     "ten times any norm": (Spikes(None, False, True), QUIET, Figures(2.0, 11.0), "a gradient norm 11.0 times"),
     "a norm nobody looks at": (Spikes(None, True, False), QUIET, Figures(2.0, 11.0), ""),
     "no number is no spike": (Spikes(6.0, True, True), QUIET, Figures(math.nan, 1.0), ""),
+    "beside losses below 0": (Spikes(None, True, False), [-loss for loss in QUIET], Figures(2.0, 1.0), ""),
+    "beside losses of 0": (Spikes(None, True, False), [0.0] * 120, Figures(0.0, 1.0), ""),
     "of losses that are all equal": (Spikes(6.0, False, False), [2.0] * 50, Figures(2.0, 1.0), ""),
 }
 

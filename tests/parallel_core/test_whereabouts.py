@@ -60,3 +60,10 @@ def test_a_rank_says_where_it_is():
     lines = [*waiting(0, 2).lines(), *BUSY.lines()]
     assert lines[0] == "rank 0 is in iteration 3: forward 2.0, decoder.layers.1"
     assert "came 0, 1; did not come 2" in lines[1] and lines[-1].strip() == "y()"
+
+
+def test_messages_of_two_groups_of_a_kind_are_told_apart():
+    """Two groups of one name that hang in calls of the same number each have a line about their members."""
+    lines = table([waiting(0, 1, members=(0, 1)), waiting(2, 3, members=(2, 3))], 4)
+    for came, absent in ((0, 1), (2, 3)):
+        assert f"all_reduce of group tp, call 7: came {came}; did not come {absent}" in lines

@@ -20,6 +20,8 @@ from parallel_core.system.files import regular
 _LOCAL_HEADER = struct.Struct("<26xHH")
 """Format of a zip entry's local header: the lengths of its name and of its extra field, after 26 bytes."""
 _MOST_PICKLE = 1 << 31
+_UNREADABLE = (zipfile.BadZipFile, RuntimeError, EOFError, struct.error)
+"""Errors of the zip module for archives that are damaged, encrypted, or of a kind that it does not know."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class ArchivedTensor(LazyTensor):
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
     """The object that `torch.save` wrote into `path`, or into its `size` bytes (None: all) from `begin` on; tensors are
-    unread. Raises ValueError naming the file if it isn't such an archive, lacks something, or is compressed or
-    big-endian; FileNotFoundError if there is no file."""
+    unread. Raises ValueError naming the file if it isn't such an archive, lacks something, or is compressed,
+    encrypted or big-endian; FileNotFoundError if there is no file."""
     size = path.stat().st_size - begin if size is None else size
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
@@ -78,18 +80,22 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
             prefix = names[0].removesuffix("data.pkl")
             if len(entries) != len(archive.infolist()):
                 raise ValueError(f"{path}: an entry is there twice")
-            packed = [name for name, entry in entries.items() if entry.compress_type != zipfile.ZIP_STORED]
+            packed = [name for name, entry in entries.items() if not _is_plain(entry)]
             if packed:  # torch never compresses, and a few compressed bytes could fill the memory
-                raise ValueError(f"{path}: {packed[0]} is compressed; save it again by torch.save")
+                raise ValueError(f"{path}: {packed[0]} is compressed or encrypted; save it again by torch.save")
             if archive.read(f"{prefix}byteorder") != b"little" if f"{prefix}byteorder" in entries else False:
                 raise ValueError(f"{path}: its numbers are big-endian")
             reader = _Reader(path, file, begin, {n.removeprefix(prefix): e for n, e in entries.items()})
             return read_pickle(archive.read(names[0]), str(path), reader.storage, reader.tensor)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error) as error:
+    except _UNREADABLE as error:
         raise ValueError(
             f"{path}: not a readable file of torch.save ({error}); files of torch before 1.6 must be loaded and saved "
             f"again by a later one"
         ) from error
+
+
+def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    return entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1
 
 
 def damaged_entry(path: Path, begin: int, size: int) -> str | None:
@@ -98,7 +104,7 @@ def damaged_entry(path: Path, begin: int, size: int) -> str | None:
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             return archive.testzip()
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error, ValueError) as error:
+    except (*_UNREADABLE, ValueError) as error:
         return f"what should be an archive of torch 1.6 or later ({error})"
 
 

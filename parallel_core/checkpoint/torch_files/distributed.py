@@ -116,8 +116,10 @@ def _index(index: Any) -> tuple[str, tuple[int, ...] | None]:
 def _stored(folder: Path, info: Any) -> _Stored:
     if info.get("transform_descriptors"):
         raise ValueError(f"{folder}: its chunks are compressed, which is not known here; save it without")
-    path = plain_file(folder, info.get("relative_path"))
-    offset, length = info.get("offset"), info.get("length")
+    name, offset, length = (info.get(field) for field in ("relative_path", "offset", "length"))
+    if not (isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)):
+        raise ValueError(f"{folder / METADATA}: names no file, first byte and length of a chunk; restore it")
+    path = plain_file(folder, name)
     if not path.is_file() or not 0 <= offset <= offset + length <= path.stat().st_size:
         raise ValueError(f"{path}: missing or shorter than {METADATA} says; restore it or take another checkpoint")
     return _Stored(path, offset, length)

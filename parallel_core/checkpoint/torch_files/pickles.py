@@ -97,6 +97,7 @@ class _Call:
 
 _BUILDERS = {
     "collections.OrderedDict": _Call(lambda *entries: OrderedDict(*entries)),
+    "torch.device": _Call(lambda *place: ":".join(map(str, place))),
     "torch.Size": _Call(lambda sizes=(): tuple(sizes)),
     "builtins.set": _Call(lambda entries=(): set(entries)),
     "builtins.frozenset": _Call(lambda entries=(): frozenset(entries)),

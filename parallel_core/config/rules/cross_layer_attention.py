@@ -15,17 +15,17 @@ def shared_keys_fit(config: Sections) -> Iterator[Finding]:
     if model.cla_share_factor == 1:
         return
     asked = f"--cla-share-factor {model.cla_share_factor}"
-    for section, name, default in (
-        (model.multi_latent_attention, "enabled", False),
-        (model.sparse_attention, "variant", None),
-        (model.compressed_attention, "ratios", None),
-        (model.hybrid, "layer_pattern", None),
-        (model.multi_token_prediction, "num_layers", None),
-        (model, "attention_output_gate", False),
-        (config.moe_config, "moe_shortcut_connected", False),
-        (parallel, "noop_layers", None),
+    for section, name in (
+        (model.multi_latent_attention, "enabled"),
+        (model.sparse_attention, "variant"),
+        (model.compressed_attention, "ratios"),
+        (model.hybrid, "layer_pattern"),
+        (model.multi_token_prediction, "num_layers"),
+        (model, "attention_output_gate"),
+        (config.moe_config, "moe_shortcut_connected"),
+        (parallel, "noop_layers"),
     ):
-        if getattr(section, name) not in (default, 0):
+        if getattr(section, name):
             yield section.clashes(name, f"{asked}: layers share the keys of plain attention")
     first = {chunk[0] for row in chunk_layers(model, parallel) for chunk in row if len(chunk)}
     for layer in sorted(number for number in first if model.shares_keys(number)):

@@ -27,7 +27,7 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
     """Check that the schedule takes the stages, the virtual stages, the size of groups of micro-batches, and the
-    number of micro-batches of the final global batch size; where batch sizes change, of the earlier ones only the first
+    number of micro-batches of the final global batch size; where batch sizes change, of the other ones only the first
     that it does not take is named."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
@@ -43,7 +43,9 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
     yield from refusals(*sizes, data.micro_batch_num, parallel.chunks, group, asked)
     unit, steps = data.batch_size * parallel.data_parallel_size, BatchSizes.of(data, config.model_config.seq_length)
     flag = "--step-batch-size-schedule" if steps.schedule else "--rampup-batch-size"
-    for size in steps.sizes()[:-1] if steps.changes and steps.is_sound else ():
+    for size in steps.sizes() if steps.changes and steps.is_sound else ():
+        if size == steps.final:
+            continue
         batch = Setting(flag, f"(size {size}, micro-batches: {size // unit})")
         found = refusals(*sizes, size // unit, parallel.chunks, group, asked._replace(micro_batches=batch))
         if first := next(found, None):
@@ -83,7 +85,7 @@ def folded_pipeline_fits(config: Sections) -> Iterator[Finding]:
         rule = "needs an output layer of its own, on the first stage beside the embedding"
         yield schedule.breaks(rule, "add --untie-embeddings-and-output-weights")
     for name in (*_DIVIDED, *_COUNTED, "standalone_embedding_stage"):
-        if getattr(parallel, name):
+        if (value := getattr(parallel, name)) is not None and value is not False:
             rule = f"is of pipelines that end on the last stage, unlike {schedule}"
             yield parallel.breaks(name, rule, "leave it out")
 

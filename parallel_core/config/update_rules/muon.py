@@ -11,7 +11,7 @@ from parallel_core.findings import Finding
 from parallel_core.messages import Message, message
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.numerics.newton_schulz import COEFFICIENTS, PRECISIONS
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Coordinates, ShardSpec
 
 FLOAT32 = DTYPES["float32"].bytes
 
@@ -62,22 +62,24 @@ def _splits_whole_groups(sections: Any) -> Iterator[Finding]:
         yield Finding("--muon-tp-mode", muon.muon_tp_mode, rule, "use duplicated or --muon-no-split-qkv")
 
 
-def _messages(entry: Entry, muon: MuonConfig, tensor: int) -> Iterator[Message]:
-    """Messages of the update of one matrix that tensor parallelism cuts: it is gathered, or its Gram matrices are
-    summed."""
+def _messages(entry: Entry, muon: MuonConfig, coordinates: Coordinates) -> Iterator[Message]:
+    """Messages of the update of one matrix that tensor parallelism, or that of experts, cuts: it is gathered, or its
+    Gram matrices are summed."""
     if not entry.spec.cuts or muon.muon_tp_mode == "blockwise":
         return
+    (cut,) = entry.spec.cuts
+    ranks = coordinates[cut.over][1]
     if muon.muon_tp_mode == "duplicated":
-        yield from message("tp", "all_gather", entry.place.size * FLOAT32, tensor, "direction of a matrix")
+        yield from message(cut.over, "all_gather", entry.place.size * FLOAT32, ranks, "direction of a matrix")
         return
     rows = entry.spec.interleaved_rows if muon.muon_split_qkv else ()
-    (cut,), item_size = entry.spec.cuts, DTYPES[PRECISIONS[muon.muon_fp32_matmul_prec]].bytes
+    item_size = DTYPES[PRECISIONS[muon.muon_fp32_matmul_prec]].bytes
     outputs, inputs = entry.place.shape
     repeats = outputs // sum(rows) if rows else 1
     for matrix in [(repeats * n, inputs) for n in rows] or [(outputs, inputs)]:
         side = matrix[1 - cut.axis]
-        yield from message("tp", "all_reduce", FLOAT32, tensor, "norm of a matrix")
-        for one in message("tp", "all_reduce", side * side * item_size, tensor, "gram matrix"):
+        yield from message(cut.over, "all_reduce", FLOAT32, ranks, "norm of a matrix")
+        for one in message(cut.over, "all_reduce", side * side * item_size, ranks, "gram matrix"):
             yield one.times(muon.muon_num_ns_steps)
 
 

@@ -8,7 +8,7 @@ from parallel_core.buffers.layout import Entry
 from parallel_core.config.base import Config
 from parallel_core.findings import Finding
 from parallel_core.messages import Message
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Coordinates, ShardSpec
 
 MOMENTUM = "momentum_buffer"
 """Name of a state that is an average or sum of gradients, and a rule's only one."""
@@ -48,5 +48,5 @@ class UpdateRule:
     """Names of its states that Megatron's checkpoints have under the same names; empty: states are not converted."""
     findings: Callable[[Any], Iterator[Finding]] = lambda sections: iter(())
     """`Sections` -> findings about its options that do not go together with other sections."""
-    messages: Callable[[Entry, Any, int], Iterator[Message]] = lambda entry, options, tensor: iter(())
-    """(Entry of a buffer, options, tensor-parallel size) -> the messages of the update of one parameter on a rank."""
+    messages: Callable[[Entry, Any, Coordinates], Iterator[Message]] = lambda entry, options, coordinates: iter(())
+    """(Entry of a buffer, options, coordinates of a rank) -> the messages of the update of one parameter on it."""

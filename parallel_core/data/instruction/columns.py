@@ -18,15 +18,16 @@ class Tags:
     system_tag: str | None = "system"
 
     @property
-    def roles(self) -> dict[str | None, str]:
-        """A role's name in the data -> the name that `Message` has."""
-        return {
+    def roles(self) -> dict[str, str]:
+        """A role's name in the data -> the name that `Message` has, for the roles that have a tag."""
+        tagged = {
             self.user_tag: "user",
             self.assistant_tag: "assistant",
             self.observation_tag: "observation",
             self.function_tag: "function",
             self.system_tag: "system",
         }
+        return {tag: role for tag, role in tagged.items() if tag is not None}
 
 
 OPENAI_TAGS = Tags("role", "content", "user", "assistant", "tool", "function_call", "system")

@@ -108,24 +108,25 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
     if not len(turns) % 2:
         raise BadRecord(f"{len(turns)} messages: the last must be a question")
     tags = columns.tags
-    answers = [row.get(str(name)) for name in (columns.chosen, columns.rejected)]
-    if not all(isinstance(answer, dict) and isinstance(answer.get(str(tags.content_tag)), str) for answer in answers):
+    answers = [_under(row, name) for name in (columns.chosen, columns.rejected)]
+    if not all(isinstance(answer, dict) and isinstance(_under(answer, tags.content_tag), str) for answer in answers):
         raise BadRecord(f"no answers to compare: {columns.chosen!r} and {columns.rejected!r} must be messages")
-    responses = [_answer(answer[str(tags.content_tag)]) for answer in answers if answer]
+    responses = [_answer(_under(answer, tags.content_tag)) for answer in answers if answer]
     return Conversation(turns, responses, system, _tools(row, columns), row=row)
 
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
     """A conversation of OpenAI's messages, with tool calls and reasoning: behind an optional system message the first
     is of user or system, the last of the assistant, others are of any known role. Raises BadRecord for other roles,
-    where there is no message but one of the system, and for contents that are no text."""
+    where there is no message but one of the system, for contents that are no text, and for tools that are neither text
+    nor list nor object."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):
-        role = columns.tags.roles.get(message.get(str(columns.tags.role_tag)))
+        role = columns.tags.roles.get(_under(message, columns.tags.role_tag))
         if role is None:
-            raise BadRecord(f"unknown role: {message.get(str(columns.tags.role_tag))!r} in message {place}")
-        content = message.get(str(columns.tags.content_tag))
+            raise BadRecord(f"unknown role: {_under(message, columns.tags.role_tag)!r} in message {place}")
+        content = _under(message, columns.tags.content_tag)
         kept = {
             key: message[key]
             for key in ("tool_calls", "tool_call_id", "reasoning_content")
@@ -136,9 +137,7 @@ def of_openai(row: Row, columns: Columns) -> Conversation:
         raise BadRecord(f"the first message must be of user or system: is of {turns[0]['role']}")
     if turns[-1]["role"] != "assistant":
         raise BadRecord(f"the last message must be of assistant: is of {turns[-1]['role']}")
-    tools = row.get(columns.tools) if columns.tools else ""
-    tools = json.dumps(tools, ensure_ascii=False) if isinstance(tools, list | dict) else tools
-    return _finished(turns[:-1], turns[-1:], system, tools or "", row)
+    return _finished(turns[:-1], turns[-1:], system, _tools(row, columns, also=list | dict), row)
 
 
 def of_hunyuan(row: Row, columns: Columns) -> Conversation:
@@ -148,12 +147,12 @@ def of_hunyuan(row: Row, columns: Columns) -> Conversation:
     messages, tags = _messages(row, columns), columns.tags
     turns = []
     for place, message in enumerate(messages):
-        role = tags.roles.get(message.get(str(tags.role_tag)), "unknown")
+        role = tags.roles.get(_under(message, tags.role_tag), "unknown")
         wanted = (("system",), ("user", "observation"), ("assistant", "function"))[place % 3]
         if role not in wanted:
             raise BadRecord(f"roles out of order: message {place} must be of {' or '.join(wanted)}, is of {role}")
-        if message.get(str(tags.content_tag)) is not None:
-            turns.append({"role": role, "content": _checked(message[str(tags.content_tag)], place)})
+        if (content := _under(message, tags.content_tag)) is not None:
+            turns.append({"role": role, "content": _checked(content, place)})
     if not turns or len(turns) % 3:
         raise BadRecord(f"{len(turns)} messages: system, user and assistant take turns")
     return Conversation(turns[:-1], turns[-1:], tools=_tools(row, columns), row=row)
@@ -200,23 +199,28 @@ def _history(row: Row, columns: Columns) -> list[list[str]]:
     return turns
 
 
+def _under(values: dict[str, Any], name: str | None) -> Any:
+    """The value under a name; None where there is none, or the name is None: not read."""
+    return None if name is None else values.get(name)
+
+
 def _messages(row: Row, columns: Columns) -> list[Message]:
-    messages = row.get(str(columns.messages))
+    messages = _under(row, columns.messages)
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise BadRecord(f"{columns.messages!r} must be a list of messages: is {messages!r}"[:200])
     if not messages:
         raise BadRecord(f"no messages: {columns.messages!r} is empty")
-    role_tag = str(columns.tags.role_tag)
-    if not all(message.get(role_tag) is None or isinstance(message[role_tag], str) for message in messages):
-        raise BadRecord(f"roles must be texts: {[message.get(role_tag) for message in messages]!r}"[:200])
+    roles = [_under(message, columns.tags.role_tag) for message in messages]
+    if not all(role is None or isinstance(role, str) for role in roles):
+        raise BadRecord(f"roles must be texts: {roles!r}"[:200])
     return messages
 
 
 def _opened(row: Row, columns: Columns) -> tuple[str, list[Message]]:
     """The system text, "" if there is none, and the messages behind it. Raises BadRecord where there are none."""
     messages, tags = _messages(row, columns), columns.tags
-    if tags.system_tag and messages[0].get(str(tags.role_tag)) == tags.system_tag:
-        system, messages = messages[0].get(str(tags.content_tag)), messages[1:]
+    if tags.system_tag and _under(messages[0], tags.role_tag) == tags.system_tag:
+        system, messages = _under(messages[0], tags.content_tag), messages[1:]
     else:
         system = row.get(columns.system) if columns.system else ""
     if not messages:
@@ -233,18 +237,21 @@ def _in_turn(messages: list[Message], columns: Columns) -> list[Message]:
     turns = []
     wanted = (tags.user_tag, tags.observation_tag), (tags.assistant_tag, tags.function_tag)
     for place, message in enumerate(messages):
-        role = message.get(str(tags.role_tag))
-        if role not in wanted[place % 2]:
+        role = _under(message, tags.role_tag)
+        if role is None or role not in wanted[place % 2]:
             names = " or ".join(str(name) for name in wanted[place % 2] if name)
             raise BadRecord(f"roles out of order: message {place} must be of {names}, is of {role!r}")
-        content = message.get(str(tags.content_tag))
+        content = _under(message, tags.content_tag)
         if content is not None:
             turns.append({"role": tags.roles[role], "content": _checked(content, place)})
     return turns
 
 
-def _tools(row: Row, columns: Columns) -> str:
-    tools = row.get(columns.tools) if columns.tools else ""
+def _tools(row: Row, columns: Columns, also: Any = ()) -> str:
+    """The tools as JSON text, "" if there are none; in a row they are a text, or values of the types `also`."""
+    tools = _under(row, columns.tools)
+    if isinstance(tools, also):
+        return json.dumps(tools, ensure_ascii=False)
     if not (tools is None or isinstance(tools, str)):
         raise BadRecord(f"{columns.tools!r} must be JSON in a text: is {tools!r}"[:200])
     return tools or ""

@@ -19,8 +19,8 @@ def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> l
     """The texts of a conversation, sources and targets in turn, up to its last answer.
 
     thinks: answers begin with a thought. drops_thoughts: thoughts before the last question are left out, unless there
-    are tools. Raises BadRecord for an answer that follows an answer, and for tools and tool calls that are not of
-    OpenAI's form; tools that are JSON, but no list, count as none.
+    are tools. Raises BadRecord for an answer that follows an answer, for tools, tool calls and ids of these that are
+    not of OpenAI's form, and for a thought that is no text; tools that are JSON, but no list, count as none.
     """
     tools = _tools(conversation.tools)
     turns = _turns(conversation.messages)
@@ -76,7 +76,7 @@ def _turns(messages: list[Message]) -> list[Message]:
             turns.append(_with_thought(message) if role == "assistant" else message)
     for turn in turns:
         if turn.get("tool_calls"):
-            calls = {call.get("id", ""): place for place, call in enumerate(_calls(turn)) if call.get("id")}
+            calls = {_id(call, "id"): place for place, call in enumerate(_calls(turn)) if call.get("id")}
         elif turn.get("results"):
             _put_in_order(turn, calls)
     return turns
@@ -86,8 +86,16 @@ def _add_part(turn: Message, message: Message) -> None:
     if message["role"] == "user":
         turn["parts"].append(message["content"])
     else:
-        turn["results"].append((len(turn["parts"]), message.get("tool_call_id", "")))
+        turn["results"].append((len(turn["parts"]), _id(message, "tool_call_id")))
         turn["parts"].append(f"<tool_result>{message['content']}</tool_result>")
+
+
+def _id(value: dict[str, Any], key: str) -> Any:
+    """The id under `key`; "" if there is none."""
+    found = value.get(key, "")
+    if isinstance(found, list | dict):
+        raise BadRecord(f"{key} of a tool call must be a text: {found!r}"[:200])
+    return found
 
 
 def _put_in_order(turn: Message, calls: dict[str, int]) -> None:
@@ -120,7 +128,9 @@ def _calls(turn: Message) -> list[dict[str, Any]]:
 
 
 def _answer(turn: Message, has_thought: bool) -> str:
-    thought = (turn.get("reasoning_content") or "") + THOUGHT if has_thought else ""
+    thought = (turn.get("reasoning_content") or "") if has_thought else ""
+    if not isinstance(thought, str):
+        raise BadRecord(f"reasoning_content must be a text: {thought!r}"[:200])
     calls = ""
     if turn.get("tool_calls"):
         lines = [
@@ -129,7 +139,7 @@ def _answer(turn: Message, has_thought: bool) -> str:
             for call in _calls(turn)
         ]
         calls = f"\n\n<{_MARK}tool_calls>\n" + "\n".join(lines) + f"\n</{_MARK}tool_calls>"
-    return thought + turn["content"] + calls + END
+    return thought + THOUGHT * has_thought + turn["content"] + calls + END
 
 
 def _arguments(arguments: Any) -> str:

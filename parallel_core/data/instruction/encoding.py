@@ -36,7 +36,8 @@ def shares(source: int, target: int, room: int) -> tuple[int, int]:
 
 def _proportional(source: int, target: int, room: int) -> tuple[int, int]:
     """The most tokens of source and target, of these lengths, that are kept in `room` tokens, in proportion to the
-    lengths; at least one token of the target."""
+    lengths; at least one token of the target. The proportion is rounded as in MindSpeed-LLM, so two that just fit may
+    lose a token."""
     most = max(int(room * (target / (source + target))) if source + target else 0, 1)
     return room - min(most, target), most
 
@@ -81,7 +82,8 @@ class ConversationEncoder:
         return self._cut(written, template.style.cuts_by_share)
 
     def _message(self, place: int, message: Message, conversation: Conversation) -> list[int]:
-        """The ids of message `place`, behind the text that opens the conversation or separates turns."""
+        """The ids of message `place`, behind the text that opens the conversation or separates turns. Of a system
+        message in the user's, the first slot counts, as in MindSpeed-LLM."""
         template = self.template
         assert template
         opening: list[Any] = []

@@ -39,7 +39,7 @@ def listed_sources(names: str, dataset_dir: str | None) -> list[Source]:
     path = Path(dataset_dir, "dataset_info.json")
     try:
         info = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"--dataset-dir: {path} cannot be read as JSON ({error})") from error
     wanted = [name.split("/")[-1].strip() for name in names.split(",")]
     missing = [name for name in wanted if not isinstance(info, dict) or name not in info]
@@ -50,9 +50,9 @@ def listed_sources(names: str, dataset_dir: str | None) -> list[Source]:
 
 def _source(name: str, given: Any, path: Path) -> Source:
     formatting = given.get("formatting", "alpaca") if isinstance(given, dict) else None
-    if formatting not in _COLUMNS or not isinstance(given.get("file_name"), str):
+    if formatting not in [*_COLUMNS] or not isinstance(given.get("file_name"), str):
         raise ValueError(f"{path}: {name} must have a file_name, and formatting {' or '.join(_COLUMNS)}")
-    wrong = [key for key in ("columns", "tags") if not isinstance(given.get(key, {}), dict)]
+    wrong = [key for key in ("columns", "tags") if not _are_names(given.get(key, {}))]
     if wrong:
         raise ValueError(f"{path}: {name}: {wrong[0]} must be an object of names")
     if given.get("ranking"):
@@ -63,6 +63,10 @@ def _source(name: str, given: Any, path: Path) -> Source:
     if formatting == "sharegpt" and "tags" in given:
         columns = replace(columns, tags=Tags(**{key: given["tags"].get(key) for key in Tags.__dataclass_fields__}))
     return Source(path.parent / given["file_name"], formatting, columns)
+
+
+def _are_names(given: Any) -> bool:
+    return isinstance(given, dict) and all(value is None or isinstance(value, str) for value in given.values())
 
 
 def interleaved(

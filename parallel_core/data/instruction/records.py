@@ -170,7 +170,7 @@ def _parquet(file: Path) -> Iterator[Record]:
             for row in batch.to_pylist():
                 number += 1
                 yield Record(f"{file.name}, record {number}", row, size * number // table.metadata.num_rows)
-    except arrow.ArrowInvalid as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--input {file}: is no parquet file ({error}); repair it") from error
 
 

@@ -104,7 +104,8 @@ def _cut_turns(ids: Ids, labels: Ids, room: int, efficient_eos: bool) -> tuple[I
     `room` tokens.
 
     A question is a run of labels -100, and answers' tokens are read from the labels, as in MindSpeed-LLM. With
-    `efficient_eos` a question's last token counts as the answer's first, and the last token of all is kept.
+    `efficient_eos` a question's last token counts as the answer's first, and the last token of all is kept. Without a
+    question the first tokens are kept.
     """
     masked = np.concatenate([[False], labels == IGNORED, [False]])
     begins, ends = np.flatnonzero(masked[1:] & ~masked[:-1]), np.flatnonzero(~masked[1:] & masked[:-1])
@@ -112,15 +113,16 @@ def _cut_turns(ids: Ids, labels: Ids, room: int, efficient_eos: bool) -> tuple[I
     used = int(efficient_eos)
     answered = np.where(labels == IGNORED, ids, labels)
     kept: list[Ids] = []
-    for begin, end, stop in zip(begins, ends, [*begins[1:], len(ids)], strict=True):
+    for begin, end, stop in zip(begins, ends, [*begins, len(ids)][1:], strict=True):
         if used >= room:
             break
         of_source, of_target = shares(int(end - begin), int(stop - end), room - used)
         kept += [np.arange(begin, begin + of_source), len(ids) + np.arange(end, end + of_target)]
         used += of_source + of_target
+    kept = kept or [np.arange(min(len(ids), room - used))]
     if efficient_eos:
         kept.append(np.array([2 * len(ids) - 1]))
-    places = np.concatenate(kept) if kept else np.arange(min(len(ids), room))
+    places = np.concatenate(kept)
     cut = np.concatenate([labels, labels])[places]
     if efficient_eos:
         cut[-1] = ids[-1]

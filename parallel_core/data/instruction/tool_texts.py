@@ -75,12 +75,15 @@ def _parameters(parameters: dict[str, Any]) -> str:
 
 def name_and_arguments(call: str) -> tuple[str, str]:
     """Name and arguments (as JSON) of a function call in JSON; "" and "" for a text that is none, as in MindSpeed-LLM's
-    plain templates."""
+    plain templates. Raises BadRecord for a name that is no text."""
     try:
         given = json.loads(call)
-        return given["name"], json.dumps(given["arguments"], ensure_ascii=False)
+        name, arguments = given["name"], json.dumps(given["arguments"], ensure_ascii=False)
     except (ValueError, KeyError, TypeError, RecursionError):
         return "", ""
+    if not isinstance(name, str):
+        raise BadRecord(f"the name of a function call must be a text: {call!r}"[:200])
+    return name, arguments
 
 
 def function_calls(calls: str) -> str:

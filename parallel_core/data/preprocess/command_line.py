@@ -132,7 +132,7 @@ def _inspect_command() -> _Command:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    tokenizer = build_tokenizer(tokenizer_options(args)) if args.tokenizer_type else None
+    tokenizer = build_tokenizer(tokenizer_options(args)) if args.tokenizer_type or args.patch_tokenizer_type else None
     for line in report(args.prefix, tokenizer, args.samples):
         print(line)
 

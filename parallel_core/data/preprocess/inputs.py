@@ -163,7 +163,7 @@ def _parquet(file: Path, here: Position) -> Iterator[Block]:
             end = Position(here.file, offset, offset, here.all_lines + len(part))
             yield Block(file, part, here, end, size * offset // count)
             here = end
-    except arrow.ArrowInvalid as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--input {file}: is no parquet file ({error}); repair it") from error
 
 

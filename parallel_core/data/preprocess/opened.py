@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 
 def package(name: str, extra: str, ending: str) -> ModuleType:
@@ -20,9 +20,40 @@ def package(name: str, extra: str, ending: str) -> ModuleType:
         raise ValueError(f"--input: {ending} files need {name}: pip install -e '.[{extra}]'") from error
 
 
+_PIECE = 1 << 12
+"""Bytes of a .zst file that are unpacked at once: few, since a block of 4 bytes may stand for 128 KiB."""
+
+
+class _Frames(io.RawIOBase):
+    """The unpacked content of a .zst file. Reading raises EOFError where the file ends within a frame, which the
+    package's own reader takes for its end."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw, self._package = raw, package("zstandard", "zstd", ".zst").ZstdDecompressor()
+        self._frame: Any = None
+        self._packed, self._ready = b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill the buffer's beginning; the number of bytes, 0 behind the last frame."""
+        while not self._ready:
+            packed = self._packed or self._raw.read(_PIECE)
+            if not packed and self._frame is None:
+                return 0
+            if not packed:
+                raise EOFError("it ends within a frame")
+            frame = self._frame or self._package.decompressobj()
+            self._ready = memoryview(frame.decompress(packed))
+            self._frame, self._packed = (None, frame.unused_data) if frame.eof else (frame, b"")
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+
 def _unzstandard(raw: BinaryIO) -> BinaryIO:
-    reader = package("zstandard", "zstd", ".zst").ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return cast(BinaryIO, io.BufferedReader(reader))
+    return cast(BinaryIO, io.BufferedReader(_Frames(raw)))
 
 
 PACKED: dict[str, Callable[[BinaryIO], BinaryIO]] = {
@@ -41,7 +72,7 @@ def kind(file: Path) -> str:
 def opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The unpacked content of a file, and the file itself, whose position tells how many of its bytes have been read.
 
-    Raises ValueError for a packed file that is damaged, and for a missing package.
+    Raises ValueError for a packed file that is damaged or cut off, and for a missing package.
     """
     with file.open("rb") as raw:
         unpack = PACKED.get(file.suffix)

@@ -29,6 +29,9 @@ _STREAM = {"bin": np.uint8, "lengths": np.int32, "sequences": np.int32}
 """Ending of a file of a stream of documents -> type of its entries: tokens (bytes), the number of tokens of each
 sequence, the number of sequences of each document."""
 
+_MANIFEST = {"made_from": dict, "is_complete": bool, "progress": dict, "sizes": list}
+"""Name of an entry of `manifest.json` -> its type."""
+
 
 class Unfinished:
     """The growing files of several data sets, with `partitions` streams each."""
@@ -56,11 +59,11 @@ class Unfinished:
 
     def open(self) -> None:
         """Open the files, with all that an earlier run has added and saved; none where that run lacked only `publish`
-        (`is_complete`). Raises ValueError if that run had other input or flags, its manifest is no JSON, or a file is
+        (`is_complete`). Raises ValueError if that run had other input or flags, its manifest is damaged, or a file is
         shorter than the manifest says."""
         if self._manifest.is_file():
-            found = parse_json(self._manifest.read_bytes(), self._manifest)
-            self._check(found.get("made_from", {}))
+            found = self._read_manifest()
+            self._check(found["made_from"])
             self.progress, self._sizes, self.is_resumed = found["progress"], found["sizes"], True
             self.is_complete = found["is_complete"]
         for path, size in zip(self._paths(), self._sizes or [0] * len(self._paths()), strict=True):
@@ -71,6 +74,12 @@ class Unfinished:
             if file.tell() < size:
                 raise ValueError(f"{path} has {file.tell()} bytes, had {size}; begin anew with --restart")
             file.truncate(size)
+
+    def _read_manifest(self) -> dict[str, Any]:
+        found = parse_json(self._manifest.read_bytes(), self._manifest)
+        if not isinstance(found, dict) or not all(isinstance(found.get(name), of) for name, of in _MANIFEST.items()):
+            raise ValueError(f"{self._manifest}: is no manifest of a run that was stopped; begin anew with --restart")
+        return found
 
     def _check(self, old: dict[str, Any]) -> None:
         new = self._made_from
@@ -168,10 +177,11 @@ def stamps(files: Sequence[Path]) -> list[list[object]]:
 
 def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
     """All that token ids depend on, as JSON data: the flags, and the stamps of the files that they name, or that are
-    in a folder that they name."""
+    in a folder that they name, by itself or by its tokenizer.json."""
     flags = asdict(options)
     named = [Path(value) for value in flags.values() if isinstance(value, str) and Path(value).exists()]
-    files = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    folders = [path.parent if path.name == "tokenizer.json" else path for path in named]
+    files = [file for path in folders for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
     return {"tokenizer flags": listed, "tokenizer": stamps(files)}
 

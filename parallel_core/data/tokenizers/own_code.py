@@ -1,6 +1,7 @@
 """A HuggingFace folder with nothing but code of its own, by the package `transformers`, and only if it is trusted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,34 +22,44 @@ def is_trusted_code(options: TokenizerOptions) -> bool:
 
 
 class OwnCodeTokenizer(MegatronTokenizer):
-    """A tokenizer by the code in a HuggingFace folder, which alone knows its size and ids."""
+    """A tokenizer by the code in a HuggingFace folder, which alone knows its size and ids. Any error of that code is a
+    ValueError that names the folder."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError if the code fails, or for --tokenizer-kwargs that lack a value; ConfigError without the
         package."""
         package: Any = library(options.tokenizer_type, "transformers")
         given = {**pairs(options.tokenizer_kwargs), "trust_remote_code": True, "local_files_only": True}
-        try:
+        self._path = options.tokenizer_model
+        with self._own_code():
             self._backend = package.AutoTokenizer.from_pretrained(options.tokenizer_model, **given)
             ids: dict[str, Any] = {role: getattr(self._backend, f"{role}_token_id", None) for role in ROLES}
             found = Facts(len(self._backend), eod=ids["eos"], **ids)
-        except Exception as error:  # the tokenizer's own code may raise anything
-            raise ValueError(f"{FLAG} {options.tokenizer_model}: its own code fails ({error!r:.200})") from error
         is_newer = not (options.legacy_tokenizer or options.tokenizer_type == "PretrainedFromHF")
         super().__init__(replace(found, pad=ids["eos"]) if ids["pad"] is None and not is_newer else found)
         included = options.tokenizer_hf_include_special_tokens
         self._special = not is_newer if included is None else included
         self._hides = is_newer or not self._special
 
+    @contextmanager
+    def _own_code(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the tokenizer's own code may raise anything
+            raise ValueError(f"{FLAG} {self._path}: its own code fails ({error!r:.200})") from error
+
     def tokenize(self, text: str) -> list[int]:
         return self.encode(text, self._special)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        return list(self._backend.encode(text, add_special_tokens=special))
+        with self._own_code():
+            return list(self._backend.encode(text, add_special_tokens=special))
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        return self._backend.decode(list(map(int, token_ids)), skip_special_tokens=self._hides)
+        with self._own_code():
+            return self._backend.decode(list(map(int, token_ids)), skip_special_tokens=self._hides)
 
     @property
     def vocab(self) -> dict[str, int]:
-        return self._backend.get_vocab()
+        with self._own_code():
+            return self._backend.get_vocab()

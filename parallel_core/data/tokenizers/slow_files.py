@@ -97,7 +97,10 @@ def _with_added(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     if "added_tokens_decoder" in config or not path.is_file():
         return dict(config)
     others = config.get("additional_special_tokens")
-    given = [*(value for name, value in config.items() if name.endswith("_token")), *(others if others else ())]
+    given = [
+        *(value for name, value in config.items() if name.endswith("_token")),
+        *(others if isinstance(others, list) else ()),
+    ]
     special = [token["content"] if isinstance(token, Mapping) and "content" in token else token for token in given]
     added = token_ids(FLAG, path, read_json(FLAG, path, "a JSON object of token to id", dict))
     entries = {

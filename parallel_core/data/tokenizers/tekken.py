@@ -34,7 +34,7 @@ def _read(given: str) -> _Tekken:
     path = Path(given) / NAME if Path(given).is_dir() else Path(given)
     content = read_json(FLAG, path, "a JSON object with config, vocab and special_tokens", dict)
     try:
-        config, entries = content["config"], content["vocab"]
+        config, entries = content["config"], list(content["vocab"])
         pattern, (size, first) = str(config["pattern"]), (int(config[name]) for name in _SIZES)
         specials = content.get("special_tokens") or ()
         named, ranks = [str(one["token_str"]) for one in specials], [one["rank"] for one in specials]

@@ -165,12 +165,17 @@ def test_ranks_of_another_layout_make_the_same_record(tmp_path):
 
 
 def test_a_damaged_record_is_said(tmp_path):
-    """A rank's file that is cut off anywhere, and a step.json without figures, is a ValueError about the record."""
+    """A rank's file that is cut off anywhere, encrypted or packed by an unknown method, and a step.json without
+    figures, is a ValueError about the record."""
     write_step(tmp_path, 7, 0, of_parameters("gradient", {"w": np.ones(3)}), {"loss": 2.0}, "float32")
     file = tmp_path / "step_00000007" / "rank_0.npz"
     whole = file.read_bytes()
     for size in (0, 3, 30, len(whole) // 2, len(whole) - 1):
         file.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="no whole record"):
+            read_record(tmp_path, 7)
+    for place, byte in ((whole.index(b"PK\1\2") + 8, 1), (whole.index(b"PK\1\2") + 10, 99)):  # encrypted; unknown
+        file.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
         with pytest.raises(ValueError, match="no whole record"):
             read_record(tmp_path, 7)
     file.write_bytes(whole)
@@ -212,3 +217,30 @@ def test_numbers_that_are_none():
     """`distance`: NaN at the same places is 0 apart; NaN in one array alone, or another shape, is infinitely far."""
     nan = np.array([1.0, np.nan])
     assert distance(nan, nan) == 0 and distance(nan, np.ones(2)) == np.inf == distance(np.ones(2), np.ones(3))
+
+
+@pytest.mark.parametrize("size", [1e20, 1e-24])
+def test_very_large_and_small_numbers_are_compared(size):
+    """`distance` of float32 arrays whose squares are beyond float32 is that of moderate ones."""
+    one, other = np.full(4, size, np.float32), np.full(4, 2 * size, np.float32)
+    assert distance(one, other) == pytest.approx(0.5) and distance(one, one) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b"[]"),
+        ("config.json", b'{"resolved_args": []}'),
+        ("curve.json", b"[]"),
+        ("curve.json", b"{}"),
+        ("curve.json", b"[1]"),
+        ("weights.npz", b"PK\3\4"),
+        ("weights.npz", b""),
+    ],
+)
+def test_a_damaged_case_is_named(name, content, tmp_path, capsys):
+    """A recorded case whose files are damaged or hold something else is an error with exit code 2 that names it."""
+    one, other = case(tmp_path / "a"), case(tmp_path / "b")
+    (one / name).write_bytes(content)
+    assert main([str(one), str(other)]) == 2
+    assert str(one) in capsys.readouterr().err

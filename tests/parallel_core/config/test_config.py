@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import pytest
 
+from parallel_core.blocks.adapter_rules import adapter_findings
 from parallel_core.config import (
     AllConfig,
     ConfigError,
@@ -21,9 +22,16 @@ from parallel_core.config import (
     TrainingConfig,
     TransformerConfig,
 )
-from parallel_core.config.base import _broken_rule, types_of
+from parallel_core.config.all import required_to_train
+from parallel_core.config.base import _broken_rule, complain, types_of
 from parallel_core.config.recompute import RecomputeConfig
+from parallel_core.config.rules.cross_layer_attention import shared_keys_fit
 from parallel_core.config.tree import PUBLIC, SECTIONS
+from parallel_core.config.update_rules.adam import AdamConfig
+from tests.support.engine import TINY, config_of
+
+SAMPLED = TINY.replace("--train-iters 2", "")
+"""The flags of `TINY` without the length of the run."""
 
 
 def model(**changes) -> ModelConfig:
@@ -224,3 +232,40 @@ def test_defaults_keep_their_options_own_rules():
         for entry in fields(cls):
             if "flag" in entry.metadata and entry.default not in (MISSING, None):
                 assert _broken_rule(entry.metadata, types_of(cls)[entry.name], entry.default) is None, entry.name
+
+
+def test_entries_of_a_tuple_have_its_type():
+    """Decay rates of Adam that are texts are a finding, not a TypeError of the rule about their range."""
+    with pytest.raises(ConfigError, match=r"--adam-beta1 .*must be of type tuple"):
+        AdamConfig(betas=("a", "b"))
+
+
+def test_samples_below_the_first_step_are_named():
+    """--train-samples below the first global batch size is a finding about it, not that it must be given."""
+    with pytest.raises(ConfigError, match=r"--train-samples 3: must be at least the samples of the first step, 4"):
+        complain(required_to_train(config_of(f"{SAMPLED} --train-samples 3 --global-batch-size 4", 1)))
+
+
+def test_a_size_between_equal_ones_is_judged():
+    """Of --step-batch-size-schedule 4, 3, 4 the 3, which interleaving does not take, is a finding."""
+    flags = (
+        f"{SAMPLED} --train-samples 100 --micro-batch-size 1 --global-batch-size 4 --num-layers 4 "
+        "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
+    )
+    steps = "0:4 640:3 1280:4"
+    with pytest.raises(ConfigError, match=r"--step-batch-size-schedule \(size 3, micro-batches: 3\)"):
+        config_of([*flags.split(), "--step-batch-size-schedule", steps], 2)
+
+
+def test_layers_that_do_nothing_may_be_an_empty_list():
+    """noop_layers=[] goes with shared keys as no list does; a cell of an adapter whose linear --lora-target-modules
+    does not name is a finding."""
+    config = config_of(f"{TINY} --cla-share-factor 2", 1)
+    config.parallel_config.noop_layers = []
+    assert list(shared_keys_fit(config)) == []
+    config = config_of(f"{TINY} --lora-r 4 --lora-target-modules linear_qkv", 1)
+    config.lora_config.cells = [{"cell": "linear_qkv"}, {"cell": "linear_fc1"}]
+    assert [str(found) for found in adapter_findings(config)] == [
+        "--lora-target-cells linear_fc1: names linears that get no adapter, since --lora-target-modules does not name "
+        "them; name them there, too"
+    ]

@@ -2,11 +2,13 @@
 against published formulas."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from parallel_core.blocks import Layer, MicroBatch
+from parallel_core.blocks.experts import Experts
 from parallel_core.costs import StagePlan, step_traffic, training_flops
 from parallel_core.topology import KINDS, Topology
 from tests.support.distributed import run
@@ -311,3 +313,23 @@ def test_a_gated_activation_has_a_third_product():
     for forward and backward."""
     gated, plain = (config_of(f"{TINY} {flags} --ffn-hidden-size 64", 1).model_config for flags in ("--swiglu", ""))
     assert training_flops(gated, 1) - training_flops(plain, 1) == 3 * plain.seq_length * 2 * 2 * 32 * 64
+
+
+@pytest.mark.parametrize(("expert_tensor", "gathered"), [(1, 0), (2, 8)])
+def test_matrices_of_experts_are_gathered_over_their_own_group(expert_tensor, gathered):
+    """Muon gathers an expert's two matrices over the expert-tensor-parallel group, which has no messages where it has
+    one rank; the dense ones of a layer over the tensor-parallel group."""
+    experts = f"--num-experts 2 --expert-tensor-parallel-size {expert_tensor}"
+    config = config_of(f"{TINY} {TP2_SP} {experts} --optimizer muon --muon-tp-mode duplicated", 2)
+    calls = Counter()
+    for one in step_traffic(StagePlan(config, 0)):
+        calls[one.kind] += one.calls * (one.what == "direction of a matrix")
+    assert (calls["tp"], calls["expert-tp"]) == (4, gathered)
+
+
+def test_part_of_a_tokens_choices_is_counted():
+    """Of one choice among 4 experts and 2 that do nothing two thirds are counted as FLOPs of experts."""
+    config = config_of(f"{TINY} --num-experts 4 --moe-router-topk 1 --moe-router-pre-softmax", 1).model_config
+    experts = Experts.of(config)
+    all_real, some = (replace(experts, zero=zero).forward_flops(1, 16) for zero in (0, 2))
+    assert some == pytest.approx(all_real * 2 / 3) and all_real == experts.expert.forward_flops(1, 16)

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from parallel_core.data.loader import StepLoader, build_step_loader
+from parallel_core.data.loader import FirstSamples, StepLoader, build_step_loader
 
 
 class Numbers:
@@ -111,3 +111,12 @@ def test_an_unfinished_iteration_ends_without_waiting():
     goes_on.set()
     closing.join()
     assert was_closed
+
+
+def test_the_first_samples_of_no_data_are_none():
+    """The first samples of a data set without any are none, which the loader refuses as it does the data set."""
+    for empty in (Numbers(0), FirstSamples(Numbers(0), 4, 8)):
+        with pytest.raises(ValueError, match="no sample"):
+            build_step_loader(
+                empty, 0, micro_batch_size=1, micro_batch_num=1, data_parallel_rank=0, data_parallel_size=1
+            )

@@ -42,6 +42,17 @@ def differences(function, x, step=1e-6):
 
 
 @pytest.mark.parametrize("name", RULES)
+def test_gradients_of_an_expert_that_is_chosen_twice(name):
+    """Where a token has the same expert twice, the gradients of both choices are added."""
+    rule = RULES[name]
+    experts = np.full((7, rule.topk), 4)
+    upstream = np.random.default_rng(4).normal(size=experts.shape)
+    expected = differences(lambda x: (probabilities(x, experts, rule) * upstream).sum(), LOGITS)
+    found = probabilities_gradient(LOGITS, experts, rule, upstream)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", RULES)
 def test_gradients_of_weights(name):
     """`probabilities_gradient`, for each routing rule, equals the finite differences of a weighted sum of the weights
     with the choice held fixed."""

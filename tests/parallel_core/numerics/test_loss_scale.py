@@ -75,6 +75,21 @@ def test_the_adaptive_scale_stays_at_one_or_above():
     assert scaler.scale == 1.0
 
 
+def test_an_overflow_never_raises_the_scale():
+    """An adaptive scale below 1 stays as it is at an overflow."""
+    scaler = AdaptiveLossScaler(0.5, 2, 20)
+    scaler.update(overflow=True)
+    assert scaler.scale == 0.5
+
+
+def test_a_window_that_became_shorter_lets_the_scale_grow():
+    """A dynamic scaler whose saved state has more clean steps than its window has now grows at the next clean one."""
+    scaler = DynamicLossScaler(scale=4.0, window=10)
+    scaler.load_state_dict({"kind": "dynamic", "scale": 4.0, "growth_tracker": 50, "hysteresis_tracker": 2})
+    scaler.update(overflow=False)
+    assert (scaler.scale, scaler.growth_tracker) == (8.0, 0)
+
+
 def test_an_adaptive_window_that_is_none_of_the_list_starts_with_the_first():
     """A start window that is not in the list is replaced by the first, with a warning; a list that would be empty is
     refused."""

@@ -1,10 +1,15 @@
 """A plan beside a recorded step (`compare`): to which part a message's time belongs, and that the parts add up to the
 step."""
 
+from dataclasses import replace
+
 import pytest
 
+from parallel_core.costs import StagePlan
 from parallel_core.planner import Plan
 from parallel_core.planner.beside import compare, comparison_lines, measured_seconds
+from parallel_core.planner.device import find_device
+from parallel_core.planner.engine import engine_of
 from parallel_core.topology import Topology
 from parallel_core.trace import Kind, Span
 from tests.support.engine import TINY, config_of
@@ -88,3 +93,14 @@ def test_a_forward_beside_a_backward_is_one_part_of_the_step():
     together, alone = rows["forward and backward"], plan.step.of_stage(0)
     assert together.measured == pytest.approx(5.5) and {"forward", "backward"}.isdisjoint(rows)
     assert together.predicted == pytest.approx(alone["forward"] + alone["backward"])
+
+
+def test_a_weight_of_an_expert_has_one_buffer():
+    """Buffers of weight gradients have the shapes of experts' shards under --expert-tensor-parallel-size alone, and
+    those of dense ones under --tensor-model-parallel-size."""
+    flags = f"{TINY} --tensor-model-parallel-size 2 --sequence-parallel --num-experts 2 --expert-tensor-parallel-size 1"
+    plan = StagePlan(config_of(f"{flags} --moe-ffn-hidden-size 40", 2), 0)
+    engine = replace(engine_of(find_device("A100"), plan.config), has_weight_gradients=True)
+    h, f = 32, 40
+    qkv, proj, experts = 3 * h * h // 2, h * h // 2, 2 * h * f
+    assert engine.weight_gradient_buffers(plan.chunks, plan.micro_batch) == (qkv + proj + experts) * 4

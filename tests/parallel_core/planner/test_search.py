@@ -107,6 +107,7 @@ def test_the_best_interval_between_checkpoints():
         assert all(goodput(between, 60, 300, best * factor) < of_best + 1e-4 for factor in (0.5, 0.8, 1.25, 2))
     assert goodput(3600, 60, 300, best_interval(3600, 60)) < goodput(86400, 60, 300, best_interval(86400, 60)) < 1
     assert goodput(1, 60, 300, best_interval(1, 60)) < 1e-9
+    assert goodput(1e12, 1e-6, 0, 1e-5) == pytest.approx(1 / 1.1)
 
 
 @pytest.fixture(scope="module")

@@ -133,6 +133,7 @@ def test_hostile_words_are_data(tmp_path):
     data = text.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(data) == json.loads(as_json(page)) and HOSTILE in str(json.loads(data))
     assert text.count("http") == text.count("http-equiv"), "nothing is fetched"
+    assert "y: plot.y.map(plain)" in text and "plain(span[0])" in text, "Plotly draws markup in what it is given"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 from parallel_core.schedules import Placement, draw, interleaved, one_f_one_b, zb_h1
+from parallel_core.schedules.automatic import warm_up
 from parallel_core.schedules.command import main
 from parallel_core.schedules.simulate import Times, simulate
 from tests.support.assets import ROOT
@@ -46,6 +47,32 @@ def test_svg_has_a_box_for_each_computation():
         assert float(rectangle["y"]) + float(rectangle["height"]) <= float(root.attrib["height"])
     texts = [text.text for text in root.findall(f"{space}text")]
     assert "a title & <b>" in texts and "gradients of weights" in texts
+
+
+class Alone:
+    """Times of a pipeline whose first stage has the embedding alone, which takes none."""
+
+    transfer = 0
+
+    def of(self, action, stage, chunks, split):
+        """1 for each computation of the other stages."""
+        return int(stage > 0)
+
+    def saved(self, pair, stage, chunks):
+        """No pairs."""
+        return 0
+
+
+def test_computations_of_no_time_are_drawn():
+    """Computations that take no time have no column of the text and a box of no width; the others are drawn by the
+    shortest that takes time, and stages without time run as many forwards ahead as they may."""
+    times = Alone()
+    timeline = simulate(zb_h1(3, 2), times)
+    assert draw.text(timeline).splitlines()[0].replace(".", "").strip() == "stage 0"
+    root = ElementTree.fromstring(draw.svg(timeline, "t"))
+    boxes = [box.find("{http://www.w3.org/2000/svg}rect").attrib for box in root.iter("{http://www.w3.org/2000/svg}g")]
+    assert sorted({float(box["width"]) for box in boxes}) == [0, draw.BOX]
+    assert warm_up(3, 5, times) == [5, 3, 1]
 
 
 @pytest.mark.parametrize(("arguments", "file", "printed"), EXAMPLES, ids=[example[1] for example in EXAMPLES])

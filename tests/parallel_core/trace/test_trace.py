@@ -90,6 +90,25 @@ def test_another_file_is_refused(tmp_path):
             read_chrome(path)
 
 
+def test_numbers_that_no_span_has_are_refused(tmp_path):
+    """Ranks and times that are infinite, too large or no numbers are an error with the file's name."""
+    path = tmp_path / "trace.json"
+    event = '{"ph": "X", "pid": 0, "cat": "forward", "name": "f", "dur": 1, "args": {"step": 1}, "ts": %s}'
+    for number in ("9" * 400, "Infinity", "NaN", '"x"'):
+        path.write_text(f'{{"traceEvents": [{event % number}]}}')
+        with pytest.raises(ValueError, match=r"trace\.json: is no trace"):
+            read_chrome(path)
+    for row in (
+        '[Infinity, "forward", "f", 0, 1]',
+        f'[0, "forward", "f", {"9" * 400}, 1]',
+        '[0, "f", "f", 0, 1]',
+        "[1]",
+    ):
+        path.write_text(f'{{"planned": {{"spans": [{row}]}}}}')
+        with pytest.raises(ValueError, match=r"trace\.json: is no trace"):
+            read_planned(path)
+
+
 def test_the_planned_step_lies_beside_the_measured_one(tmp_path):
     """Planned spans of each stage are stored in the trace's file and read again; a file without them gives none."""
     timeline = simulate(GENERATORS["1f1b"](2, 2, 1, None), Times(2_000_000, 4_000_000))

@@ -50,9 +50,9 @@ def write_huggingface(
 def add_huggingface(folder: Path, model_type: str | None) -> None:
     """Write the model of our checkpoint `folder`, adapters merged, as a HuggingFace folder `huggingface` inside of it.
     model_type: as for `write_huggingface`. Raises ValueError as that does, and if the checkpoint cannot be read."""
-    directory = folder / "huggingface"
+    model, directory = read_native(folder, optimizer=False), folder / "huggingface"
     directory.mkdir(exist_ok=True)  # an earlier try that failed may have left it
-    write_huggingface(read_native(folder, optimizer=False), directory, model_type)
+    write_huggingface(model, directory, model_type)
 
 
 def huggingface_findings(config: AllConfig) -> Iterator[Finding]:

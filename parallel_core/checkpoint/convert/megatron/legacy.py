@@ -40,7 +40,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     found = settings_of(args)
     model = Model({}, found, position=position_of(contents[paths[0]], args))
     model.position.hyperparameters = hyperparameters_of(contents[paths[0]])
-    model.position.loss_scaler = loss_scaler_of(contents[paths[0]]) if optimizer else None
+    model.position.loss_scaler = loss_scaler_of(contents[paths[0]], paths[0]) if optimizer else None
     shards, held = Shards(folder, sizes), (args.get("num_experts") or 0) // sizes["ep"]
     for file, layers in _with_first_layers(files):
         first = file.expert * held

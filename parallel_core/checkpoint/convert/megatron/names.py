@@ -248,7 +248,8 @@ def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str
         if match is None:
             found[name] = tensor
             continue
-        if not count or prod(tensor.shape) % count:
+        widths = int(match[2] == "1")
+        if not count or len(tensor.shape) != 2 or not prod(tensor.shape) or tensor.shape[widths] % count:
             raise ValueError(f"{name}: {list(tensor.shape)} is not that of {count} experts, which its args say")
         for number in range(count):
             one = f"{match[1]}.local_experts.{first + number}.linear_fc{match[2]}.weight"

@@ -123,12 +123,14 @@ def steps_of(content: Mapping[str, Any]) -> int:
     return iteration
 
 
-def loss_scaler_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
+def loss_scaler_of(content: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
     """The state of a dynamic loss scaler in a rank's file, as `LossScaler.state_dict` has it; None without one, or for
-    a constant scale."""
+    a constant scale. Raises ValueError, naming the file `path`, for a state that lacks a number."""
     for one in _chain(content.get("optimizer") or []):
         state = one.get("grad_scaler") or {}
         if "scale" in state:
+            if lacking := [name for name in SCALER_TRACKERS if name not in state]:
+                raise ValueError(f"{path}: the optimizer's grad_scaler has no {lacking[0]}; save the checkpoint again")
             scale = state["scale"]
             value = float(scale.read().reshape(-1)[0]) if isinstance(scale, LazyTensor) else float(scale)
             return {"kind": "dynamic", "scale": value} | {name: int(state[name]) for name in SCALER_TRACKERS}

@@ -79,7 +79,7 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
     if optimizer:
         content = {**content, "optimizer": _groups(folder) or content.get("optimizer")}
         model.position.hyperparameters = hyperparameters_of(content)
-        model.position.loss_scaler = loss_scaler_of(content)
+        model.position.loss_scaler = loss_scaler_of(content, folder / COMMON)
         model.states = _states(tensors, weights, folder)
         _check_places(model, content, folder)
         buckets = {key: tensor for key, tensor in (*tensors.items(), *_gathered(folder)) if _BUCKETS.match(key)}

@@ -14,7 +14,7 @@ from parallel_core.checkpoint.convert.formats import damages
 from parallel_core.checkpoint.convert.native import read_native, write_native
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
-from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.checkpoint.torch_files.archive import damaged_entry, read_archive
 from parallel_core.checkpoint.torch_files.pickles import read_pickle
 from parallel_core.checkpoint.torch_files.write import write_archive
 from tests.support.checkpoint_cases import unpack
@@ -161,6 +161,29 @@ def test_a_packed_archive_is_refused(tmp_path):
         file.writestr("archive/data.pkl", b"\x80\x02" + b"N0" * 500_000 + b"N.")
     with pytest.raises(ValueError, match=r"f\.pt: archive/data\.pkl is compressed"):
         read_archive(tmp_path / "f.pt")
+
+
+def test_an_encrypted_archive_is_refused(tmp_path):
+    """A torch.save archive whose entries are encrypted is refused by reading, and by checking its checksums."""
+    path = tmp_path / "f.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", b"\x80\x02N.")
+    content = bytearray(path.read_bytes())
+    content[6] |= 1
+    content[content.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"f\.pt: archive/data\.pkl is compressed or encrypted"):
+        read_archive(path)
+    assert "encrypted" in (damaged_entry(path, 0, len(content)) or "")
+
+
+def test_a_chunk_of_torch_dist_without_a_file(tmp_path):
+    """A torch_dist `.metadata` that gives no file for a chunk is refused with the folder's name."""
+    folder = unpack("torch_dist/mixtral_ep2", tmp_path)
+    (metadata,) = folder.glob("iter_*/.metadata")
+    metadata.write_bytes(metadata.read_bytes().replace(b"relative_path", b"relative_pat_"))
+    with pytest.raises(ValueError, match=r"names no file, first byte and length of a chunk"):
+        formats.read(folder)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -4,12 +4,16 @@ named."""
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.megatron import torch_dist
+from parallel_core.checkpoint.convert.huggingface.write import add_huggingface
+from parallel_core.checkpoint.convert.megatron import names, torch_dist
+from parallel_core.checkpoint.convert.megatron.optimizer import loss_scaler_of
 from parallel_core.checkpoint.convert.megatron.shards import RankFile
 from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.checkpoint_cases import unpack
 from tests.support.damage import flip
@@ -127,3 +131,27 @@ def test_damage_is_found_where_a_run_loads(case, tmp_path):
     victim.write_bytes(content)
     (found,) = [problem for rank in range(2) for problem in open_checkpoint(folder).damaged_files(rank, 2)]
     assert str(victim) in found
+
+
+@pytest.mark.parametrize(("name", "shape"), [("weight1", (4, 3)), ("weight2", (3, 4)), ("weight1", (12,))])
+def test_fused_experts_that_do_not_divide_are_named(name, shape):
+    """A fused weight whose axis of widths does not divide into the experts is an error that names it."""
+    fused = {f"decoder.layers.0.mlp.experts.{name}": of_array(np.zeros(shape, np.float32))}
+    with pytest.raises(ValueError, match=rf"experts\.{name}: .* is not that of 2 experts"):
+        names.apart(fused, 0, 2)
+
+
+def test_a_loss_scaler_without_a_number_is_named(tmp_path):
+    """A file's loss scaler that lacks one of its numbers is an error that names the file and the number."""
+    content = {"optimizer": {"grad_scaler": {"scale": 2.0, "growth_tracker": 1}}}
+    with pytest.raises(ValueError, match=rf"{tmp_path}: the optimizer's grad_scaler has no hysteresis_tracker"):
+        loss_scaler_of(content, tmp_path)
+
+
+def test_a_checkpoint_that_is_not_there_gets_no_folder(tmp_path):
+    """`add_huggingface` of a folder without a checkpoint is an error, and makes no folder in it."""
+    with pytest.raises((ValueError, FileNotFoundError), match="manifest"):
+        add_huggingface(tmp_path / "none", None)
+    with pytest.raises((ValueError, FileNotFoundError), match="manifest"):
+        add_huggingface(tmp_path, None)
+    assert not list(tmp_path.iterdir())

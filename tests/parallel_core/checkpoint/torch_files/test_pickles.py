@@ -38,6 +38,12 @@ def test_a_stand_in_has_a_lists_entries(entries):
     assert read_pickle(pickle.dumps(Entries(entries), 2), "it").items == entries
 
 
+def test_a_device_is_its_name():
+    """torch.device is read as the name of the device, with its number if there is one."""
+    assert read_pickle(b"\x80\x02ctorch\ndevice\nX\x03\x00\x00\x00cpu\x85R.", "it") == "cpu"
+    assert read_pickle(b"\x80\x02ctorch\ndevice\nX\x04\x00\x00\x00cudaK\x01\x86R.", "it") == "cuda:1"
+
+
 def attacks(mark: Path) -> dict[str, object]:
     """Objects whose loading would leave the file `mark` behind, were it done by pickle."""
     code = f"open({str(mark)!r}, 'w')"

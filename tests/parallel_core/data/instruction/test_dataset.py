@@ -202,6 +202,18 @@ def test_passes_are_filled_up_with_what_there_is(size, filled):
     assert order_of_samples(0, 3, 3, 1, shuffle=False, batch=8, size=size).tolist() == filled
 
 
+@pytest.mark.parametrize("efficient_eos, kept", [(False, [0, 1, 2]), (True, [0, 1, 4])])
+def test_an_answer_without_a_question_is_cut_at_its_end(efficient_eos, kept):
+    """A conversation that is too long and has no label -100 keeps its first tokens, and its last with
+    `efficient_eos`."""
+    ids = np.arange(5, dtype=np.int32)
+    found = sampled(
+        {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": ids.copy()},
+        SampleRules(seq_length=3, efficient_eos=efficient_eos),
+    )
+    assert found["input_ids"].tolist() == found["labels"].tolist() == kept
+
+
 def test_fixed_lengths_cut_documents_anywhere():
     """--fix-sub-seq-length 3 begins a document at every third position."""
     rules = SampleRules(seq_length=8, reset_attention_mask=True, fixed_length=3)

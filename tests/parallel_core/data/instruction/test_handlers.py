@@ -182,6 +182,21 @@ def test_names_of_a_data_set_must_be_an_object(key, tmp_path):
         listed_sources("a", str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"a": {"file_name": "a.json", "formatting": []}}', "a must have a file_name, and formatting"),
+        ('{"a": {"file_name": "a.json", "columns": {"query": []}}}', "a: columns must be an object of names"),
+        ("[" * 100_000, "cannot be read as JSON"),
+    ],
+)
+def test_a_list_of_data_sets_with_other_types_is_refused(tmp_path, content, message):
+    """A dataset_info.json with lists for names, or nested too deep, is an error that names it."""
+    (tmp_path / "dataset_info.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"dataset_info.json:? {message}"):
+        listed_sources("a", str(tmp_path))
+
+
 def test_drawn_mixtures_end_as_asked():
     """`interleaved` draws data sets by probability, and ends with the first that is used up, or with the last, while
     the others begin again."""

@@ -9,10 +9,14 @@ from copy import deepcopy
 import pytest
 import zstandard
 
+from parallel_core.data.instruction import deepseek4
+from parallel_core.data.instruction.columns import OPENAI_TAGS, Columns, Tags, mapped
+from parallel_core.data.instruction.conversations import Conversation, of_openai, of_sharegpt
 from parallel_core.data.instruction.options import InstructionOptions
 from parallel_core.data.instruction.preprocess import preprocess_instructions
-from parallel_core.data.instruction.records import read_records
+from parallel_core.data.instruction.records import BadRecord, read_records
 from parallel_core.data.instruction.templates import TABLE, load_table
+from parallel_core.data.instruction.tool_texts import name_and_arguments
 from parallel_core.data.tokenizers import TokenizerOptions
 from tests.support.instruction import inputs
 
@@ -138,3 +142,48 @@ def test_packed_files_are_read(tmp_path, name, content, ending):
     packed = {"": content, ".gz": gzip.compress(content), ".zst": zstandard.compress(content)}[ending]
     (tmp_path / f"{name}{ending}").write_bytes(packed)
     assert [record.row for record in read_records(tmp_path / f"{name}{ending}")] == [{"a": 1}, {"a": 2}]
+
+
+TURNS = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+
+
+def test_tools_of_another_type_are_a_bad_record():
+    """OpenAI's tools that are a number, and a function call whose name is null, are bad records."""
+    with pytest.raises(BadRecord, match="'tools' must be JSON in a text: is 5"):
+        of_openai({"messages": TURNS, "tools": 5}, Columns(messages="messages", tools="tools", tags=OPENAI_TAGS))
+    with pytest.raises(BadRecord, match="name of a function call must be a text"):
+        name_and_arguments('{"name": null, "arguments": {}}')
+
+
+CALL = {"id": ["1"], "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"tool_calls": [CALL]}, "id of a tool call must be a text"),
+        ({"reasoning_content": 5}, "reasoning_content must be a text"),
+        ({"reasoning_content": ["t"]}, "reasoning_content must be a text"),
+    ],
+)
+def test_answers_of_deepseek_with_other_types_are_a_bad_record(changed, message):
+    """DeepSeek V4's format refuses ids of tool calls that are lists, and thoughts that are no text."""
+    conversation = Conversation(TURNS[:1], [{**TURNS[1], **changed}])
+    with pytest.raises(BadRecord, match=message):
+        deepseek4.written(conversation, True, False)
+    observed = {"role": "observation", "content": "r", "tool_call_id": ["1"]}
+    with pytest.raises(BadRecord, match="tool_call_id of a tool call must be a text"):
+        deepseek4.written(Conversation([*TURNS, observed], TURNS[1:]), True, False)
+
+
+def test_names_that_are_not_there_name_nothing():
+    """A message without a role has none of the roles without a tag, and columns named null are not read as "None"."""
+    few = Columns(tags=Tags("role", "content", "user", "assistant", None, None, None))
+    assert few.tags.roles == {"user": "user", "assistant": "assistant"}
+    without = [{"content": "q"}, TURNS[1]]
+    for read, columns in ((of_openai, few), (of_sharegpt, few)):
+        with pytest.raises(BadRecord, match=r"unknown role|roles out of order"):
+            read({"conversations": without}, columns)
+    unread = mapped(Columns(), ("messages",), {"messages": None})
+    with pytest.raises(BadRecord, match="must be a list of messages: is None"):
+        of_sharegpt({"None": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, unread)

@@ -19,11 +19,19 @@ def write_parquet(path, rows):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
+def parquet_of(key: str) -> bytes:
+    """The bytes of an unpacked .parquet file of ten texts under `key`."""
+    sink = pyarrow.BufferOutputStream()
+    table = pyarrow.table({key: [f"text {number}" for number in range(10)]})
+    pyarrow.parquet.write_table(table, sink, compression="none", use_dictionary=False)
+    return sink.getvalue().to_pybytes()
+
+
 WRITERS = {
     "a.jsonl": lambda path: path.write_bytes(LINES),
     "b.json": lambda path: path.write_bytes(LINES.rstrip()),
     "c.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES[:1000]) + gzip.compress(LINES[1000:])),
-    "d.jsonl.zst": lambda path: path.write_bytes(zstandard.compress(LINES)),
+    "d.jsonl.zst": lambda path: path.write_bytes(zstandard.compress(LINES[:1000]) + zstandard.compress(LINES[1000:])),
     "e.parquet": lambda path: write_parquet(path, [json.loads(line) for line in LINES.splitlines()]),
 }
 
@@ -112,12 +120,16 @@ def test_a_wrong_line_is_named_with_its_file_and_number(tmp_path, line, reason):
         ("a.jsonl.gz", gzip.compress(LINES)[:-20], "is damaged"),
         ("a.jsonl.gz", b"no gzip file", "is damaged"),
         ("a.jsonl.zst", b"no zst file", "is damaged"),
+        ("a.jsonl.zst", zstandard.compress(LINES)[:-20], "is damaged"),
+        ("a.jsonl.zst", zstandard.compress(LINES[:1000]) + zstandard.compress(LINES[1000:])[:3], "is damaged"),
         ("a.parquet", b"no parquet file", "is no parquet file"),
+        ("a.parquet", parquet_of("text").replace(b"text 7", b"tex\xff 7"), "is no parquet file"),
+        ("a.parquet", parquet_of("text")[:4] + b"\xff" * 20 + parquet_of("text")[24:], "is no parquet file"),
         ("a.txt", b"\xff\xfe", "is no UTF-8 text"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, message):
-    """A damaged gzip, zstd or parquet file is an error with its name."""
+    """A gzip, zstd or parquet file that is damaged or cut off is an error with its name."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name}: {message}"):
         list(read_documents(tmp_path / name))

@@ -6,6 +6,7 @@ import pytest
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from parallel_core.data.preprocess.command_line import main
 from tests.parallel_core.data.preprocess.test_merge import write
+from tests.support.tokenizer_records import unpack
 
 NULL = ["--tokenizer-type", "NullTokenizer", "--vocab-size", "50"]
 
@@ -42,6 +43,14 @@ def test_without_a_tokenizer_ids_are_shown(tmp_path, capsys):
     assert "sequence" not in inspect(capsys, tmp_path / "d", "--samples", 0).replace("sequences", "").replace(
         "in a sequence", ""
     )
+
+
+def test_another_name_of_the_tokenizer_is_read(tmp_path, capsys):
+    """--patch-tokenizer-type with --tokenizer-model shows the text of a sequence."""
+    write(tmp_path / "d", [[[1, 2]]])
+    folder = unpack(tmp_path) / "hf_qwen2"
+    given = ["--patch-tokenizer-type", "Qwen2Tokenizer", "--tokenizer-model", folder]
+    assert "sequence 0 (2 tokens):\n  '" in inspect(capsys, tmp_path / "d", *given)
 
 
 def test_ids_of_another_tokenizer_are_noticed(tmp_path, capsys):

@@ -152,6 +152,28 @@ def test_other_flags_or_input_are_refused_unless_begun_anew(tmp_path, monkeypatc
     assert begun.documents == (50 if change else 1)
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"made_from": [], "progress": {}, "sizes": [], "is_complete": false}']
+)
+def test_a_manifest_without_its_entries_is_named(tmp_path, content):
+    """A manifest.json that is JSON, but no object with its entries, is an error that names it and --restart."""
+    (tmp_path / ".p.unfinished").mkdir()
+    (tmp_path / ".p.unfinished" / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json: is no manifest .* --restart"):
+        preprocess_text(job(tmp_path))
+
+
+def test_a_named_tokenizer_file_stands_for_its_folder(tmp_path):
+    """--tokenizer-model FOLDER/tokenizer.json is stamped with the other files of the folder, which are read as well."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}")
+    stamped = [
+        unfinished.tokenizer_stamps(TokenizerOptions("HuggingFaceTokenizer", tokenizer_model=str(path)))["tokenizer"]
+        for path in (tmp_path, tmp_path / "tokenizer.json")
+    ]
+    assert stamped[0] == stamped[1] and len(stamped[1]) == 2
+
+
 def test_two_runs_of_one_output_do_not_meet(tmp_path, monkeypatch):
     """A second run with the same output prefix, while the first is writing, is refused."""
     messages = []

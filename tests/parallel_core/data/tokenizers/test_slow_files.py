@@ -83,6 +83,16 @@ def test_a_folder_that_is_read_otherwise_is_named(changed, words, folders, tmp_p
             use(options(folder))
 
 
+def test_special_tokens_that_are_no_list_are_named(folders, tmp_path):
+    """additional_special_tokens that are a number, beside an added_tokens.json, are an error in words."""
+    folder = make_slow_folder("llama_older", folders, tmp_path / "llama")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "additional_special_tokens": 5}))
+    (folder / "special_tokens_map.json").unlink()
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: additional_special_tokens must be a list"):
+        facts(options(folder))
+
+
 @pytest.mark.slow
 def test_generation_takes_such_a_folders_tokenizer(folders, tmp_path):
     """`generate --load` of such a folder uses its tokenizer, and without its merges.txt finds none."""

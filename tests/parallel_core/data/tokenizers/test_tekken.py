@@ -63,6 +63,7 @@ def test_ids_come_behind_special_tokens_and_no_text_is_one(folder):
         ({"config": {}}, "is no tekken.json"),
         ({"special_tokens": None}, "special_tokens lack <unk> <s> </s> <pad>"),
         ({"vocab": []}, "has 0 tokens"),
+        ({"vocab": None}, "is no tekken.json"),
         ({"vocab": [{"rank": 0}] * 260}, "entry 0 must have rank and token_bytes"),
     ],
 )

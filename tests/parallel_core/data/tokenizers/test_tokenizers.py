@@ -1,8 +1,10 @@
 """The choice of a tokenizer by --tokenizer-type, and NullTokenizer, for data that are ids already."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer, facts
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer, facts, own_code
 from parallel_core.data.tokenizers import library as libraries
 from parallel_core.data.tokenizers.huggingface import render
 from parallel_core.findings import ConfigError
@@ -74,3 +76,38 @@ def test_a_chat_template_reads_tools_and_documents(name):
     """`render` gives a chat template the tools and documents that it is given, None where it is given none."""
     template = "{% if NAME %}{{ NAME | length }}{% else %}none{% endif %}".replace("NAME", name)
     assert render(template, {name: ["a", "b"]}) == "2" and render(template, {}) == "none"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0] | dictsort }}",
+        "{{ '{0}'.format() }}",
+        "{{ 'a'.encode('no such encoding') }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_any_error_of_a_chat_template_is_an_error_in_words(template):
+    """`render` raises ValueError for whatever a template's expressions raise."""
+    with pytest.raises(ValueError, match="the chat template does not take this conversation"):
+        render(template, {"messages": [5]})
+
+
+def test_code_of_a_folder_that_fails_to_encode_is_named(tmp_path, monkeypatch):
+    """Errors of a folder's own code while it encodes, decodes or lists its tokens are ValueErrors with the folder."""
+
+    class Broken:
+        def __len__(self):
+            return 3
+
+        def __getattr__(self, name):
+            if name.endswith("_token_id"):
+                raise AttributeError(name)
+            raise RuntimeError(name)
+
+    package = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=lambda *_, **__: Broken()))
+    monkeypatch.setattr(own_code, "library", lambda *_: package)
+    made = own_code.OwnCodeTokenizer(TokenizerOptions("HuggingFaceTokenizer", str(tmp_path)))
+    for use in (lambda: made.tokenize("a"), lambda: made.detokenize([1]), lambda: made.vocab):
+        with pytest.raises(ValueError, match=f"--tokenizer-model {tmp_path}: its own code fails"):
+            use()

@@ -191,7 +191,7 @@ class Speed:
         is_send = one.operation == "send"
         inside = device.inside.bandwidth * calibration.inside_share
         if device.is_mesh:
-            inside *= (1 if is_send else max(1, per_node - 1)) / (device.devices_per_node - 1)
+            inside *= (1 if is_send else max(1, per_node - 1)) / max(1, device.devices_per_node - 1)
         between = device.between.bandwidth * calibration.between_share
         measured = device.messages.get(one.operation)
         if measured and (per_node > 1 if is_send else members <= per_node):

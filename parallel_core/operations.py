@@ -12,13 +12,15 @@ FLOAT32 = DTYPES["float32"].bytes
 PRODUCTS, ATTENTION, ELEMENTWISE = "products", "attention", "elementwise"
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
 """The three products of a linear."""
+ATTENTION_GRADIENT, FIVE_FOR_TWO = "attention gradient", 2.5
+"""The name of attention's backward, and its FLOPs for one of the forward."""
 
 
 @dataclass(frozen=True)
 class Work:
     """The work of one pass of an operation: arithmetic, memory traffic, launches. Of a linear's product also the part
-    of the traffic that its two inputs are (`inputs`, bytes), and which of the three it is, with its number of tokens
-    (`product`)."""
+    of the traffic that its two inputs are (`inputs`, bytes). `sized` is what a device's measurements are looked up
+    by."""
 
     flops: float = 0.0
     """Floating-point operations; a multiply-add counts as two."""
@@ -28,8 +30,9 @@ class Work:
     """Number of kernels that the host starts, attention counted as a fused operator."""
     inputs: float = 0.0
     """The part of `bytes` that a product's two inputs are, which is less in an 8-bit type."""
-    product: tuple[str, float] | None = None
-    """(which of a linear's three products this is, the number of tokens that it has); None: another kind of work."""
+    sized: tuple[str, float] | None = None
+    """(which of a linear's three products this is, its number of tokens), or (ATTENTION or ATTENTION_GRADIENT, tokens
+    of a sequence); None: another kind of work."""
 
 
 NOTHING = Work()
@@ -83,8 +86,10 @@ def elementwise(forward: float, backward: float, launches: int = 1) -> Operation
     return Operation(ELEMENTWISE, Work(0.0, forward, launches), Work(0.0, backward, launches))
 
 
-def attention(flops: float, bytes_moved: float, scores: float) -> Operation:
+def attention(flops: float, bytes_moved: float, scores: float, length: int) -> Operation:
     """Attention's scores and their sums of values, from the forward's FLOPs and bytes. The backward multiplies five
     times for the two of the forward (Dao et al., 2022), and moves twice as many bytes. scores: elements of the matrix
-    of scores."""
-    return Operation(ATTENTION, Work(flops, bytes_moved, 1), Work(2.5 * flops, 2 * bytes_moved, 2), scores=scores)
+    of scores. length: tokens of a sequence."""
+    forward = Work(flops, bytes_moved, 1, sized=(ATTENTION, length))
+    backward = Work(FIVE_FOR_TWO * flops, 2 * bytes_moved, 2, sized=(ATTENTION_GRADIENT, length))
+    return Operation(ATTENTION, forward, backward, scores=scores)

@@ -174,6 +174,8 @@ PIPELINE = "pp"
 LOSS = "loss-reduce"
 """Name of the span around the first message behind the last backward, in which a stage that has finished early
 waits."""
+GRADIENTS = "all-grads-sync"
+"""Name of the span in which gradients are summed over replicas, and checked."""
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,20 @@ def buffer_bytes(plan: StagePlan) -> BufferBytes:
     return BufferBytes(parameters, gradients, states, states_elsewhere, parameters_elsewhere)
 
 
+def update_bytes(plan: StagePlan) -> int:
+    """Bytes that each rank of a pipeline stage reads and writes between its last backward and the next step, messages
+    apart: it looks for gradients that are not finite in all it keeps; of its own spans it takes the gradients' norm,
+    reads gradients, writes parameters, and reads and writes the optimizer's states."""
+    found = 0
+    for buffer, kept in plan.residences:
+        owned = sum(span.size for span in kept.owned)
+        whole = sum(span.size for span in kept.gradients)
+        states = plan_states(buffer, kept.owned, plan.config.optimizer_config).values()
+        found += DTYPES[buffer.gradient_type].bytes * (whole + 2 * owned) + DTYPES[buffer.parameter_type].bytes * owned
+        found += 2 * sum(state.bytes for state in states)
+    return found
+
+
 def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:
     """The spans of a buffer whose optimizer states lie in host memory or in a file."""
     offload = config.training_config.offload

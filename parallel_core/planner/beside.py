@@ -8,7 +8,7 @@ from typing import NamedTuple
 from parallel_core.planner.plan import Plan
 from parallel_core.planner.speed import ALL_MESSAGES, MESSAGES, message_part
 from parallel_core.topology import KINDS, Topology
-from parallel_core.trace import COMPUTING, LOSS, PIPELINE, Kind, Span, each_without_the_ones_before
+from parallel_core.trace import COMPUTING, GRADIENTS, LOSS, PIPELINE, Kind, Span, each_without_the_ones_before
 
 BUBBLE, OTHER, ACTIVATIONS = "bubble", "other", "activations"
 PASS_PARTS = ("forward", "backward", Kind.PAIR.value)
@@ -104,7 +104,7 @@ def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
 def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, float]:
     """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty if no span is that of the whole step
     (`Kind.STEP`), the first of which is read. Where spans overlap, the time counts once, for the first of: the bubble,
-    messages, data, computations; OTHER is the rest of the step."""
+    messages, data, computations. "optimizer" has the check of all gradients, too; OTHER is the rest of the step."""
     whole = next((span for span in spans if span.kind is Kind.STEP), None)
     if whole is None:
         return {}
@@ -118,7 +118,7 @@ def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, flo
             is_last = span.kind is Kind.WAITING and any(lies_in(span, loss) for loss in losses)
             found[_part(span, topology, in_pass, is_last)].append(span)
         elif span.kind in COMPUTING | {Kind.DATA}:
-            found[NAMED.get(span.kind, OTHER)].append(span)
+            found["optimizer" if span.name == GRADIENTS else NAMED.get(span.kind, OTHER)].append(span)
     found[OTHER].append(whole)
     return dict(zip(found, each_without_the_ones_before(found.values()), strict=True))
 

@@ -68,6 +68,11 @@ class Calibration:
     alone: float | None = None
     """Speed of a rank that computes while all other cores of its node are idle, as a multiple of that beside busy ones;
     None: 1."""
+    grouped: float | None = None
+    """Seconds of experts' products, whose rows are uneven, as a multiple of those of a linear with as many tokens;
+    None: 1."""
+    launch_back: float | None = None
+    """Seconds of a launch in a backward; None: as `launch`."""
     uneven: float | None = None
     """Seconds that a rank waits at the end of a step for ranks that were slower in it, as a part of the seconds that it
     computes; None: 0."""
@@ -113,10 +118,10 @@ class Device:
     messages: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """Collective, such as all_reduce, or send -> (bytes that a device sends, seconds) in order of the bytes, as
     measured between two devices of a node; empty where nobody measured."""
-    linear: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    """For each of a linear's three products (operations.FORWARD, ...) -> (tokens, seconds of a token as a multiple of
-    the least in the table) in order of the tokens, as measured, with the traffic of its operands. Empty: seconds follow
-    from FLOPs and bytes."""
+    by_size: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """For each of a linear's three products (operations.FORWARD, ...) -> (tokens, seconds of a FLOP as a multiple of
+    the least of the three) in order of the tokens, as measured, with the traffic of its operands; for attention's
+    forward and gradient the same by the tokens of a sequence. Empty: seconds follow from FLOPs and bytes."""
 
     @property
     def name(self) -> str:
@@ -222,9 +227,12 @@ def _yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-_TABLES = {"messages": "bytes and seconds, in order of the bytes", "linear": "tokens and multiples, in order of tokens"}
+_TABLES = {
+    "messages": "bytes and seconds, in order of the bytes",
+    "by_size": "tokens and multiples, in order of tokens",
+}
 """Key of a table by operation -> its points, in words."""
-_UNMEASURED = ("update", "narrow_products", "alone", "uneven", "meeting")
+_UNMEASURED = ("update", "narrow_products", "alone", "grouped", "launch_back", "uneven", "meeting")
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
 _OTHERS |= {**dict.fromkeys(_TABLES, dict), "is_mesh": bool}

@@ -112,7 +112,7 @@ class Plan:
     @cached_property
     def step(self) -> StepTime:
         """The seconds of a training step by part, with the last global batch size."""
-        return step_time(self._models, self.buffers, self.speed)
+        return step_time(self._models, self.speed)
 
     @property
     def samples(self) -> int:

@@ -74,6 +74,15 @@ def read_run(folder: Path) -> Recorded:
     return Recorded(build(values_of(config)), steps)
 
 
+def joined(runs: Sequence[Recorded]) -> Recorded:
+    """One run with the steps of all, numbered on from each run to the next; the configuration is the first's."""
+    steps: dict[tuple[int, int], Sequence[Span]] = {}
+    for run in runs:
+        before = 1 + max((step for _, step in steps), default=-1)
+        steps |= {(rank, before + step): spans for (rank, step), spans in run.steps.items()}
+    return Recorded(runs[0].config, steps)
+
+
 @dataclass(frozen=True)
 class Seen:
     """The measured seconds of a run's step, means of its typical steps: by rank and part, and of moving data by

@@ -15,8 +15,9 @@ from parallel_core.planner.recorded import PASSES, Recorded, Seen, ratio_of, sta
 from parallel_core.planner.speed import ALL_MESSAGES
 
 ROUNDS = 6
-"""Rounds of fitting where a host starts a device's operations: launches count there only as far as they take longer
-than all else, so that times are not linear in the calibration."""
+"""Rounds of fitting. Each brings the rates nearer to those of the runs (`TRUST`); and where a host starts a device's
+operations, launches count only as far as they take longer than all else, so that times are not linear in the
+calibration."""
 LEAST_RANGE = 0.05
 """The smallest relative error of a time that a refined device claims; one run says nothing of smaller differences."""
 
@@ -34,7 +35,7 @@ def refined(device: Device, runs: Sequence[Recorded]) -> Device:
     found = replace(device, messages=_scaled(device, seen))
     updated = ratio_of(found, crowded, ("optimizer",))
     found = _with(found, update=(found.calibration.update or found.calibration.elementwise) / updated)
-    for _ in range(1 if device.cores else ROUNDS):
+    for _ in range(ROUNDS):
         found = _fitted(found, crowded)
     found = _with_speed_alone(found, [one for one in seen if one.is_alone])
     found = _with_waits(found, [one for one in seen if not one.is_alone]) if device.cores else found
@@ -61,16 +62,19 @@ def _fitted(device: Device, seen: Sequence[Seen]) -> Device:
     least squares of errors, as parts of the passes. One run, or several with the same mixture of operations, change all
     kinds alike. Products may turn out faster than a measured peak, which then rises."""
     old = device.calibration
+    launch_back, grouped = old.launch_back or old.launch, old.grouped or 1.0
     slower = {
-        "products": {"products": old.products / 2},
+        "products": {"products": old.products / 2, "grouped": grouped / 2},
         "attention": {"attention": old.attention / 2},
         "elementwise": {"elementwise": old.elementwise / 2, "update": old.update or old.elementwise},
-        "launch": {"launch": old.launch * 2},
+        "launch": {"launch": old.launch * 2, "launch_back": launch_back},
+        "launch_back": {"launch_back": 2 * launch_back},
+        "grouped": {"grouped": 2 * grouped},
     }
     devices = [device, *(_with(device, **changes) for changes in slower.values())]
     rows = np.array([row for one in seen for row in _parts_of_passes(one, devices)])
     rows[:, 2:] -= rows[:, 1:2]
-    least = [LEAST_FACTOR if device.cores else old.products, old.attention, old.elementwise, LEAST_FACTOR]
+    least = [LEAST_FACTOR if device.cores else old.products, old.attention, old.elementwise, *3 * [LEAST_FACTOR]]
     ratio = dict(zip(slower, _multiples(rows, least), strict=True))
     found = _paced(_with(device, update=old.update or old.elementwise), ratio)
     return _paced(found, dict.fromkeys(ratio, ratio_of(found, seen, PASSES)))
@@ -85,7 +89,10 @@ def _paced(device: Device, ratio: Mapping[str, float]) -> Device:
     shares |= {kind: min(1.0, shares[kind] / above) for kind in ("products", "attention")}
     shares["elementwise"] = min(1.0, shares["elementwise"])
     peaks = {dtype: peak * (above if device.cores else 1.0) for dtype, peak in device.peak_flops.items()}
-    return _with(replace(device, peak_flops=peaks), **shares, launch=old.launch * ratio["launch"])
+    shares |= {"launch": old.launch * ratio["launch"]}
+    shares |= {"launch_back": (old.launch_back or old.launch) * ratio["launch_back"]}
+    shares |= {"grouped": (old.grouped or 1.0) * ratio["grouped"] / ratio["products"]}
+    return _with(replace(device, peak_flops=peaks), **shares)
 
 
 def _parts_of_passes(seen: Seen, devices: Sequence[Device]) -> list[list[float]]:

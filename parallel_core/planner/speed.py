@@ -53,6 +53,8 @@ LAUNCHES, CAUSAL = "launches", 0.5
 WIDE = ("output_layer", "router")
 """Names of linears whose products stay in the type of activations where the others' inputs have 8 bits (Transformer
 Engine)."""
+GROUPED = ".experts"
+"""A part of the names of experts' products."""
 SCORE_SWEEPS = {False: 4, True: 7}
 """Whether attention's scores have dropout -> the times that a pass without a fused operator reads or writes their
 matrix: the product, softmax and its mask, and the second product; with dropout its reading, result and mask."""
@@ -123,16 +125,26 @@ class Speed:
         return self.device.bandwidth * (calibration.update or calibration.elementwise)
 
     def seconds(self, operation: Operation, work: Work) -> float:
-        """Seconds of one pass of an operation, without its launches: those of its arithmetic plus those of its bytes. A
-        linear's product that was measured on the device (`Device.linear`) takes the seconds of its arithmetic times the
-        measured multiple instead, unless its inputs have the type `products_in`."""
+        """Seconds of one pass of an operation, without its launches: those of its arithmetic plus those of its bytes.
+        Work that was measured on the device (`Device.by_size`) takes the seconds of its arithmetic times the measured
+        multiple instead; products whose inputs have the type `products_in` do not. Experts' products take
+        `Calibration.grouped` times as long."""
+        longer = self._grouped if operation.kind == PRODUCTS and GROUPED in operation.name else 1.0
         if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
             saved = work.inputs * (1 - 1 / self.item_size)  # inputs of 8 bits take one byte each
-            return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
-        points = self.device.linear.get(work.product[0]) if work.product else None
-        if points and work.product:
-            return work.flops / self._rate[PRODUCTS] * _at(points, work.product[1])
-        return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
+            return longer * (work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second)
+        points = self.device.by_size.get(work.sized[0]) if work.sized else None
+        if points and work.sized:
+            return longer * work.flops / self._rate[operation.kind] * _at(points, work.sized[1])
+        return longer * (work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second)
+
+    @property
+    def _grouped(self) -> float:
+        return self.device.calibration.grouped or 1.0
+
+    def _launch(self, back: bool) -> float:
+        calibration = self.device.calibration
+        return (calibration.launch_back if back else None) or calibration.launch
 
     def pace(self, stages: float) -> float:
         """The multiple of its own speed that a rank has while all ranks of `stages` stages compute: below 1 where those
@@ -147,11 +159,13 @@ class Speed:
             return cores / busy
         return 1 + ((self.device.calibration.alone or 1.0) - 1) * (cores - busy) / (cores - 1)
 
-    def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:
+    def by_part(
+        self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float], back: bool = False
+    ) -> dict[str, float]:
         """Part -> seconds: kinds of operations (reads and writes of attention's scores, where it writes them, count as
         elementwise), `messages` (part -> exposed seconds) as given, and LAUNCHES: the seconds by which all launches
         last longer than the sum of the other parts (0: they do not); on a device that starts its operations itself
-        (`Device.cores`) all launches' seconds."""
+        (`Device.cores`) all launches' seconds. back: the operations are a backward's."""
         found, launches = dict.fromkeys((PRODUCTS, ATTENTION, ELEMENTWISE), 0.0), 0
         for operation, work in operations:
             found[operation.kind] += self.seconds(operation, work)
@@ -161,7 +175,7 @@ class Speed:
                 found[ELEMENTWISE] += sweeps * work.launches / self.bytes_per_second
                 launches += 4 * work.launches
         found |= messages
-        started = launches * self.device.calibration.launch
+        started = launches * self._launch(back)
         return {**found, LAUNCHES: started if self.device.cores else max(0.0, started - sum(found.values()))}
 
     def meets(self, one: Message) -> bool:
@@ -170,22 +184,22 @@ class Speed:
 
     def message(self, one: Message) -> float:
         """Seconds of all calls of a message: measured times where the device has them and rank 0's group is on one node
-        (a pipeline's also needs to have two stages), else latencies of rounds, and bytes over the link that takes
-        longest for them; 0 in a group of one."""
+        (for a send: neighbours can share a node), else latencies of rounds, and bytes over the link that takes longest
+        for them; 0 in a group of one."""
         members, per_node = self.placement.group(one.kind)
         if members < 2:
             return 0.0
         device, calibration = self.device, self.device.calibration
+        is_send = one.operation == "send"
         inside = device.inside.bandwidth * calibration.inside_share
         if device.is_mesh:
-            partners = 1 if one.operation == "send" else per_node - 1
-            inside *= max(1, partners) / (device.devices_per_node - 1)
+            inside *= (1 if is_send else max(1, per_node - 1)) / max(1, device.devices_per_node - 1)
         between = device.between.bandwidth * calibration.between_share
         measured = device.messages.get(one.operation)
-        if measured and members <= per_node:
-            more = ceil(log2(members)) - 1  # further rounds, each with the smallest message's time
+        if measured and (per_node > 1 if is_send else members <= per_node):
+            more = 0 if is_send else ceil(log2(members)) - 1  # further rounds, each with the smallest message's time
             return one.calls * (more * measured[0][1] + interpolated(measured, one.bytes))
-        if one.operation == "send":
+        if is_send:
             link, bandwidth = (device.inside, inside) if per_node > 1 else (device.between, between)
             return one.calls * (link.latency + one.bytes / bandwidth)
         rounds = ceil(log2(members)) * (2 if one.operation == "all_reduce" else 1)

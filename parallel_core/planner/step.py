@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 
 from parallel_core.blocks import Chunk
-from parallel_core.costs import BufferBytes, StagePlan
+from parallel_core.costs import StagePlan, update_bytes
 from parallel_core.costs.activations import enough_micro_batches
 from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
 from parallel_core.messages import Message
@@ -68,7 +68,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))
     sent_back = _seconds(speed, (one for one in messages if one.backward))
-    weight = speed.by_part(((one, one.weight) for one in operations), {})
+    weight = speed.by_part(((one, one.weight) for one in operations), {}, back=True)
     backwards = [*_backward(operations)]
     there, back = sent.get(TENSOR, 0.0), sent_back.get(TENSOR, 0.0)
     hidden_there, hidden_back = 0.0, min(there, back, sum(weight.values()))
@@ -81,7 +81,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     meets = any(speed.meets(one) for one in messages)
     wait = meets * (speed.device.calibration.meeting or 0.0)
     forward = _with_waits(speed.by_part(((one, one.forward) for one in operations), sent), 0.0, wait)
-    backward = _with_waits(speed.by_part(backwards, sent_back), sum(weight.values()), wait)
+    backward = _with_waits(speed.by_part(backwards, sent_back, back=True), sum(weight.values()), wait)
     flops = sum(one.forward.flops * (1 + one.runs_again) + one.backward.flops + one.weight.flops for one in operations)
     return Passes(forward, backward, weight, {TENSOR: hidden}, flops, meets)
 
@@ -235,9 +235,9 @@ class StepTime(Prediction):
         return self.parts["bubble"] / whole if whole else 0.0
 
 
-def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: Speed) -> StepTime:
-    """The time of a step of a pipeline with these stages. owned: the buffers of a rank of each stage, which its update
-    reads and writes. Stages that are the same object in `plans` are computed once."""
+def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
+    """The time of a step of a pipeline with these stages. Stages that are the same object in `plans` are computed
+    once."""
     config, distinct = plans[0].config, {id(plan): plan for plan in plans}
     made = {number: _passes(plan, speed) for number, plan in distinct.items()}
     passes = [made[id(plan)] for plan in plans]
@@ -257,7 +257,7 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
     parts: Counter[str] = Counter()
     for one in passes[slowest]:
         parts.update({name: stretch[slowest] * micro_batches * seconds for name, seconds in one.parts.items()})
-    after, hidden = _after(plans, owned, passes, speed)
+    after, hidden = _after(plans, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
     waited = {"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)}
     found: dict[str, float] = {**parts, **waited, **after}
@@ -309,13 +309,13 @@ def _length(plan: StagePlan, times: StageTimes, entries_of: Callable[[int], Entr
 
 
 def _after(
-    plans: Sequence[StagePlan], owned: Sequence[BufferBytes], passes: Sequence[Sequence[Passes]], speed: Speed
+    plans: Sequence[StagePlan], passes: Sequence[Sequence[Passes]], speed: Speed
 ) -> tuple[dict[str, float], dict[str, float]]:
     """(part -> seconds, part -> hidden seconds) of the messages of data parallelism and the update, on the stage that
     takes longest."""
     found = []
-    distinct = {id(each[0]): each for each in zip(plans, owned, passes, strict=True)}
-    for plan, memory, row in distinct.values():
+    distinct = {id(plan): (plan, row) for plan, row in zip(plans, passes, strict=True)}
+    for plan, row in distinct.values():
         gradient, optimizer = plan.config.training_config.gradient, plan.config.optimizer_config
         sent = [(one, speed.message(one)) for one in gradients(plan)]
         reduced = sum(seconds for one, seconds in sent if one.what != "parameters")
@@ -331,8 +331,7 @@ def _after(
         if speed.placement.group("dp-cp")[0] > 1 and not any(one.meets for one in row):
             micro_batches = plan.config.dataset_config.micro_batch_num
             exposed += (speed.device.calibration.uneven or 0.0) * micro_batches * (backward + forward)
-        swept = 2 * memory.optimizer_states + 3 * memory.gradients + memory.parameters
-        found.append((exposed, swept / speed.update_bytes_per_second, hidden))
+        found.append((exposed, update_bytes(plan) / speed.update_bytes_per_second, hidden))
     exposed, update, hidden = max(found, key=lambda each: each[0] + each[1])
     pace = speed.pace(len(plans))
     return {DATA: exposed / pace, "optimizer": update / pace}, {DATA: hidden / pace}

@@ -23,20 +23,20 @@ import yaml
 
 from parallel_core.planner import find_device
 from parallel_core.planner.device import Device, device_file
-from parallel_core.planner.recorded import read_run
+from parallel_core.planner.recorded import joined, read_run
 from parallel_core.planner.refine import refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
-from pynative.calibrate.training import MODELS, WORLD_SIZE, options_of, train
+from pynative.calibrate.training import MODELS, train
 from pynative.collectives import connect
 
 SECONDS, MOST_RANKS = 600, 64
 """The most seconds that a calibration's processes may take; the ranks of a node in the device file, more than a job
 has, since all of a job's are on this machine."""
-STEPS = 20
-"""Steps of each training, of which the middle half by length counts: a machine that others use changes its speed within
-a second."""
+STEPS, ROUNDS = 12, 2
+"""Steps of each training, and trainings of each model, which take turns. The middle half of a model's steps by length
+counts: a machine that others use changes its speed within a second."""
 MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
 SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
@@ -53,17 +53,18 @@ def measure() -> None:
     backend = connect()
     backend.world.barrier()
     found = rates.measured()
+    found["calibration"]["alone"] = rates.speed_alone(backend.world)
     found["messages"] = messages.measured(backend.world)
     if backend.rank == 0:
         print(RESULT + json.dumps(found), flush=True)
     backend.close()
 
 
-def _ranks(words: Sequence[str], count: int = 2) -> str:
-    """The standard output of rank 0 of `count` processes that run this module with these arguments. Raises RuntimeError
-    if one fails or takes longer than SECONDS."""
+def _ranks(words: Sequence[str]) -> str:
+    """The standard output of rank 0 of two processes that run this module with these arguments. Raises RuntimeError if
+    one fails or takes longer than SECONDS."""
     job = {
-        "RANK_SIZE": str(count),
+        "RANK_SIZE": "2",
         "MS_SCHED_PORT": f"calibration-{words[0].strip('-')}-{os.getpid()}",
         "GLOG_v": "3",
         "OMP_NUM_THREADS": "1",
@@ -71,7 +72,7 @@ def _ranks(words: Sequence[str], count: int = 2) -> str:
     command = [sys.executable, "-m", "pynative.calibrate", *words]
     started = [
         subprocess.Popen(command, env={**os.environ, **job, "RANK_ID": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(count)
+        for rank in range(2)
     ]
     try:
         said = [process.communicate(timeout=SECONDS)[0] for process in started]
@@ -97,9 +98,8 @@ def trained(device: Device) -> Device:
     their trainings, which are run here. Raises RuntimeError if a process fails or takes too long, ValueError or
     OSError for a run whose files cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
-        for ranks in sorted({options_of(model)[WORLD_SIZE] for model in MODELS}):
-            _ranks([TRAINS, folder, str(ranks), str(STEPS)], ranks)
-        found = refined(device, [read_run(Path(folder, model)) for model in MODELS])
+        _ranks([TRAINS, folder, str(STEPS), str(ROUNDS)])
+        found = refined(device, [joined([*map(read_run, Path(folder, model).iterdir())]) for model in MODELS])
     old = found.calibration
     return replace(found, calibration=replace(old, source=SOURCE, ranges=replace(old.ranges, time=TIME_RANGE)))
 
@@ -122,7 +122,7 @@ def device_of(found: dict[str, Any]) -> dict[str, Any]:
         "engine": "pynative",
         "fuses_attention": True,
         "messages": found["messages"],
-        "linear": found["linear"],
+        "by_size": found["by_size"],
         "calibration": {
             **found["calibration"],
             **assumed,
@@ -142,7 +142,7 @@ def write(keys: dict[str, Any], path: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """Measure this machine, write the device file that `argv` names (.yaml), refine it by short trainings, and write it
     again. Returns the exit code: 0, or with the error on stderr 2 for other arguments, 1 after a RuntimeError,
-    ValueError or OSError. `--measure` and `--train FOLDER RANKS STEPS` are what the processes that this starts are
+    ValueError or OSError. `--measure` and `--train FOLDER STEPS ROUNDS` are what the processes that this starts are
     called with."""
     if [*argv] == [MEASURES]:
         measure()

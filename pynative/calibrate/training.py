@@ -11,8 +11,8 @@ from parallel_core.config.serialise import build
 from pynative import parallel_state
 from pynative.training.utils import set_seed
 
-WORLD_SIZE = "parallel_config.world_size"
 _COMMON = {
+    "parallel_config.world_size": 2,
     "model_config.num_layers": 2,
     "model_config.hidden_size": 512,
     "model_config.num_attention_heads": 8,
@@ -69,11 +69,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe_config.moe_router_force_load_balancing": True,
     },
     "sharded": {"training_config.gradient.zero_stage": 3, "training_config.use_distributed_optimizer": True},
-    "alone": {WORLD_SIZE: 1, "dataset_config.global_batch_size": 2},
 }
 """Options, by a training's name, in which it differs from `_COMMON`: most time is spent in attention ("long"), in the
-host's launches ("small"), in elementwise sweeps ("vocabulary"), or by a rank alone ("alone"); ranks meet in many
-messages ("tensor", "experts", "sharded")."""
+host's launches ("small"), or in elementwise sweeps ("vocabulary"); ranks meet in many messages ("tensor", "experts",
+"sharded")."""
 
 
 class RandomTokens:
@@ -91,16 +90,6 @@ class RandomTokens:
         return {"tokens": tokens[:-1], "labels": tokens[1:], "loss_mask": ones, "position_ids": positions}
 
 
-def options_of(model: str) -> dict[str, Any]:
-    """Path of an option -> its value for the training that `MODELS` calls `model`."""
-    return {WORLD_SIZE: 2, **_COMMON, **MODELS[model]}
-
-
-def models_of(world_size: int) -> list[str]:
-    """Names of the models that a job of so many ranks trains."""
-    return [model for model in MODELS if options_of(model)[WORLD_SIZE] == world_size]
-
-
 def connect_as(config: AllConfig) -> None:
     """Lay the process groups of a configuration over the connection that an earlier training of this process has made,
     and set its seed. Does nothing without an earlier one: then `pretrain` does both."""
@@ -113,11 +102,12 @@ def connect_as(config: AllConfig) -> None:
     set_seed(config.training_config.seed)
 
 
-def train(folder: Path, world_size: int, steps: int) -> None:
-    """Train the models of a job of `world_size` ranks one after the other, `steps` steps each, as the rank whose
-    number the environment gives; the trace of each, from its second step on, is left in `folder`/<model's name>."""
-    for model in models_of(world_size):
-        _train(model, folder / model, steps)
+def train(folder: Path, steps: int, rounds: int) -> None:
+    """Train the models in turns, `rounds` times and `steps` steps each time, as the one of two ranks whose number the
+    environment gives; the traces are left in `folder`/<model's name>/<number of the round>."""
+    for turn in range(rounds):
+        for model in MODELS:
+            _train(model, folder / model / str(turn), steps)
 
 
 def _train(model: str, folder: Path, steps: int) -> None:
@@ -125,7 +115,7 @@ def _train(model: str, folder: Path, steps: int) -> None:
     from pynative.transformer.gpt_model import GPTModel
 
     run = {"training_config.training_iters": steps, "training_config.checkpoint.output_dir": str(folder)}
-    config = build({**options_of(model), **run})
+    config = build({**_COMMON, **MODELS[model], **run})
     connect_as(config)
     sizes = config.model_config
     samples = RandomTokens(sizes.vocab_size, sizes.seq_length, steps * config.batch_sizes.final)

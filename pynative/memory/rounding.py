@@ -14,7 +14,7 @@ from parallel_core.numerics.dtypes import Array
 from pynative.dtypes import BFLOAT16
 from pynative.onednn import primitives
 from pynative.onednn.layouts import layout_of
-from pynative.onednn.library import Primitive
+from pynative.onednn.library import Primitive, library
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -47,7 +47,7 @@ def convert(source: Array, out: Array) -> None:
 def _reordered(source: Array, out: Array) -> bool:
     """Convert `source` into `out` by oneDNN; False, and nothing written, where it has no fast way or the array is
     small."""
-    if source.size < FEW:
+    if source.size < FEW or library() is None:
         return False
     if source.flags.c_contiguous and out.flags.c_contiguous:
         source, out = source.reshape(-1), out.reshape(-1)
@@ -78,7 +78,7 @@ def sum_into(out: Array, parts: Sequence[Array]) -> None:
     """Write the sum of `parts` (at least two) in their order into `out`: all of one type and shape, summed in float32
     and rounded once. out may be the first of the parts."""
     flat = [part.reshape(-1) for part in (out, *parts) if part.flags.c_contiguous]
-    if out.dtype == BFLOAT16 and out.size >= FEW and len(flat) == len(parts) + 1:
+    if out.dtype == BFLOAT16 and out.size >= FEW and len(flat) == len(parts) + 1 and library() is not None:
         total, *addends = flat
         if _executed(primitives.total(layout_of(total), len(addends)), *addends, total):
             return

@@ -330,6 +330,9 @@ BAD = [
     (f"{LATENT} --enable-dsa-indexer --qk-clip", 1, "--qk-clip"),
     ("--qk-clip --qk-layernorm", 1, "--qk-clip"),
     ("--moe-enable-routing-replay", 1, "--moe-enable-routing-replay"),
+    ("--num-experts 4 --moe-shortcut-connected --moe-enable-routing-replay", 1, "--moe-shortcut-connected"),
+    ("--num-experts 4 --moe-shortcut-connected --qk-clip", 1, "--moe-shortcut-connected"),
+    ("--num-experts 4 --moe-shortcut-connected --log-max-attention-logit", 1, "--moe-shortcut-connected"),
     (
         "--num-experts 4 --moe-router-load-balancing-type sinkhorn --moe-enable-routing-replay",
         1,

@@ -192,8 +192,14 @@ def shortcuts_lead_past_dense_blocks(config: Sections) -> Iterator[Finding]:
     if model.use_sandwich_norm or model.apply_residual_connection_post_norm:
         other = "--use-sandwich-norm" if model.use_sandwich_norm else "--apply-residual-connection-post-layernorm"
         yield moe.clashes("moe_shortcut_connected", other)
-    if model.sparse_attention.enabled:
-        yield moe.clashes("moe_shortcut_connected", "sparse attention")
+    others = {
+        "sparse attention": model.sparse_attention.enabled,
+        "--qk-clip": model.qk_clip.enabled,
+        "--log-max-attention-logit": model.qk_clip.log_largest,
+        "--moe-enable-routing-replay": moe.moe_enable_routing_replay,
+    }
+    for other in (name for name, given in others.items() if given):
+        yield moe.clashes("moe_shortcut_connected", other)
     if model.multi_token_prediction.depths:
         yield moe.clashes("moe_shortcut_connected", f"--mtp-num-layers {model.multi_token_prediction.depths}")
 

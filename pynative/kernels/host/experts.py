@@ -28,36 +28,45 @@ def _spans(counts: Sequence[int]) -> list[slice]:
     return [slice(end - int(count), end) for end, count in zip(ends, counts, strict=True)]
 
 
-SAME_ROWS = 32
-"""Products have multiples of so many rows, with zeros behind a group's: experts get other numbers of rows in every
-step, and oneDNN makes a primitive for each shape, which takes as long as a tenth of a step."""
+SAME_ROWS, COPIED_ROWS = 32, 256
+"""Products have multiples of SAME_ROWS rows, with zeros behind a group's: experts get other numbers of rows in every
+step, and oneDNN makes a primitive for each shape, which takes as long as a tenth of a step. The rows before the zeros,
+fewer than 2 COPIED_ROWS, are copied; a product of the rest alone, of few rows, would read the weight once more."""
+
+
+def _in_place(rows: int) -> int:
+    """The number of a group's first rows that are multiplied where they are; the others are copied."""
+    return rows if rows % SAME_ROWS == 0 else max(0, rows // COPIED_ROWS - 1) * COPIED_ROWS
 
 
 def _filled(rows: Array) -> Array:
-    filled = np.zeros((SAME_ROWS, rows.shape[1]), rows.dtype)
+    """A copy of rows [r, k] with zeros behind them, up to a multiple of SAME_ROWS."""
+    filled = np.empty((-(-len(rows) // SAME_ROWS) * SAME_ROWS, rows.shape[1]), rows.dtype)
     filled[: len(rows)] = rows
+    filled[len(rows) :] = 0
     return filled
 
 
 def _rows_times(rows: Array, weight: Array, out: Array) -> None:
     """Fill out [r, c] with rows [r, k] times weight [k, c]."""
-    whole = len(rows) - len(rows) % SAME_ROWS
-    if whole:
-        ENGINE.matmul(rows[:whole], weight, out[:whole])
-    if whole < len(rows):
-        rest = np.empty((SAME_ROWS, out.shape[1]), out.dtype)
-        ENGINE.matmul(_filled(rows[whole:]), weight, rest)
-        out[whole:] = rest[: len(rows) - whole]
+    first = _in_place(len(rows))
+    if first:
+        ENGINE.matmul(rows[:first], weight, out[:first])
+    if first < len(rows):
+        filled = _filled(rows[first:])
+        product = np.empty((len(filled), out.shape[1]), out.dtype)
+        ENGINE.matmul(filled, weight, product)
+        out[first:] = product[: len(rows) - first]
 
 
 def _sum_over_rows(left: Array, right: Array, out: Array, accumulated: bool) -> None:
     """Fill out [o, i] with left [r, o]^T right [r, i], or add that to it. A 16-bit result is rounded once, so its sum
     is not split."""
-    whole = len(left) - len(left) % SAME_ROWS if out.dtype == np.float32 else len(left)
-    if whole:
-        ENGINE.matmul(left[:whole].T, right[:whole], out, None, accumulated)
-    if whole < len(left):
-        ENGINE.matmul(_filled(left[whole:]).T, _filled(right[whole:]), out, None, accumulated or whole > 0)
+    first = _in_place(len(left)) if out.dtype == np.float32 or len(left) % SAME_ROWS == 0 else 0
+    if first:
+        ENGINE.matmul(left[:first].T, right[:first], out, None, accumulated)
+    if first < len(left):
+        ENGINE.matmul(_filled(left[first:]).T, _filled(right[first:]), out, None, accumulated or first > 0)
 
 
 def _by_weight(x: Tensor, weights: Sequence[Array], counts: Sequence[int]) -> Tensor:

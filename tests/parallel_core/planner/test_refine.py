@@ -96,11 +96,11 @@ def seen_by(plan: Plan) -> Recorded:
 
 def test_runs_of_several_models_tell_kinds_of_operations_apart():
     """Runs made by plans of a machine with known shares (products, attention, elementwise, ...) refine another device
-    so that it predicts a further model on that machine within 1%; the run of one rank gives the factor `alone`,
-    messages the waits."""
+    so that it predicts two further models, one with experts, on that machine within 1%; the run of one rank gives the
+    factor `alone`, messages the waits."""
     assumed = find_device("CPU")
     shares = {"products": 0.6, "attention": 0.2, "elementwise": 0.2, "update": 0.3, "launch": 90e-6, "alone": 1.1}
-    shares |= {"uneven": 0.05, "meeting": 0.1}
+    shares |= {"uneven": 0.05, "meeting": 0.1, "launch_back": 60e-6, "grouped": 1.3}
     machine = replace(assumed, calibration=replace(assumed.calibration, **shares))
     models = [
         ("--seq-length 256 --hidden-size 256 --ffn-hidden-size 1024 --global-batch-size 4", 2),
@@ -109,7 +109,7 @@ def test_runs_of_several_models_tell_kinds_of_operations_apart():
         ("--seq-length 128 --hidden-size 32 --vocab-size 30000 --padded-vocab-size 30080 --global-batch-size 4", 2),
         ("--seq-length 256 --hidden-size 256 --ffn-hidden-size 1024 --global-batch-size 4", 1),
         ("--seq-length 256 --hidden-size 128 --global-batch-size 4 --tensor-model-parallel-size 2", 2),
-        (f"--seq-length 256 --hidden-size 128 --global-batch-size 4 {EXPERTS}", 2),
+        (f"--seq-length 256 --hidden-size 256 --ffn-hidden-size 1024 --global-batch-size 4 {EXPERTS}", 2),
         (f"--seq-length 256 --hidden-size 128 --global-batch-size 4 {RECOMPUTE}", 2),
     ]
     runs = [
@@ -117,14 +117,13 @@ def test_runs_of_several_models_tell_kinds_of_operations_apart():
         for flags, world in models
     ]
     found = refined(assumed, runs)
-    for key in ("alone", "uneven", "meeting"):
+    for key in ("alone", "uneven", "meeting", "launch_back"):
         assert getattr(found.calibration, key) == pytest.approx(shares[key], rel=0.01)
-    other = config_of(
-        f"{TINY} --max-position-embeddings 512 --seq-length 512 --hidden-size 128 --global-batch-size 4", 2
-    )
-    parts, wanted = (Plan(other, device).step.of_stage(0) for device in (found, machine))
-    for part in ("forward", "backward", "optimizer"):
-        assert parts[part] == pytest.approx(wanted[part], rel=0.01)
+    sizes = f"{TINY} --max-position-embeddings 512 --seq-length 512 --hidden-size 128 --global-batch-size 4"
+    for flags in (sizes, f"{sizes} --ffn-hidden-size 1024 {EXPERTS}"):
+        parts, wanted = (Plan(config_of(flags, 2), device).step.of_stage(0) for device in (found, machine))
+        for part in ("forward", "backward", "optimizer"):
+            assert parts[part] == pytest.approx(wanted[part], rel=0.01)
 
 
 def test_the_command_refines_a_file(tmp_path, capsys):
@@ -164,6 +163,15 @@ def test_messages_between_the_measured_ones():
     assert interpolated(points, 10) == 1e-5 and interpolated(points, 1e5) == 1e-4
     assert interpolated(points, 550e3) == pytest.approx(5.5e-4) and interpolated(points, 2e6) == pytest.approx(2e-3)
     assert interpolated(points[:1], 2e3) == 2e-5
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_message_to_the_next_stage_takes_the_measured_time(stages):
+    """Messages between stages on one node take the measured seconds of `send`, however many stages there are."""
+    device = replace(find_device("CPU"), messages={"send": tuple(map(tuple, POINTS))})
+    plan = Plan(config_of(f"{TINY} --num-layers 4 --pipeline-model-parallel-size {stages}", stages), device)
+    sent = [one for one in step_traffic(plan.stages[0]) if one.operation == "send" and one.kind == "pp"]
+    assert sent and all(plan.speed.message(one) == one.calls * interpolated(POINTS, one.bytes) for one in sent)
 
 
 @pytest.mark.parametrize("points", ["[[1, 2], [1, 3]]", "[[2, 1], [1, 1]]", "[[1, 0]]", "[]", "3", "[[1, 2, 3]]"])

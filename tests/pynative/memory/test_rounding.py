@@ -10,10 +10,14 @@ from pynative.memory.rounding import convert, put, sum_into, widened
 FLOAT16 = np.dtype(np.float16)
 
 
-@pytest.fixture(params=["onednn", "numpy"])
+@pytest.fixture(params=["onednn", "numpy", "missing"])
 def library(request, monkeypatch) -> str:
-    """Run the test with oneDNN as converter, for any number of entries, then with numpy; its name."""
-    monkeypatch.setattr(rounding, "FEW", 0 if request.param == "onednn" else 1 << 40)
+    """Run the test with oneDNN as converter, for any number of entries, then with numpy, at last where oneDNN's library
+    is missing (aarch64, macOS); its name."""
+    monkeypatch.setattr(rounding, "FEW", 1 << 40 if request.param == "numpy" else 0)
+    if request.param == "missing":
+        monkeypatch.setattr(rounding, "library", lambda: None)
+        monkeypatch.setattr(rounding, "layout_of", None)  # a layout asks the library, too
     return request.param
 
 

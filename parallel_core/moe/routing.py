@@ -29,9 +29,8 @@ EPSILON = 1e-20
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingRule:
-    """The settings of a layer's router: k (`topk`), the scores (sigmoid, root_softplus, else softmax, with pre_softmax
-    over all experts), their sum as divisor (`normalize`), their factor, the limit to `group_topk` of the `groups` by
-    the sum of a group's `group_score_topk` best scores, and the choice by balanced scores (`sinkhorn`, in training)."""
+    """The settings of a layer's router: how many experts (`topk`) it chooses, by which scores, within which groups of
+    experts, and how the scores become weights."""
 
     topk: int
     """The number of experts that a token goes to, k."""
@@ -144,7 +143,7 @@ def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
 
 
 def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gradient: Array) -> Array:
-    """The gradient [T, E] of the logits from that of the weights [T, k]; no expert is chosen twice by a token."""
+    """The gradient [T, E] of the logits from that of the weights [T, k]."""
     gradient = gradient if rule.scale == 1.0 else gradient * np.asarray(rule.scale, gradient.dtype)
     result, values = np.zeros(logits.shape, logits.dtype), scores(logits, rule)
     chosen = np.take_along_axis(values, experts, axis=-1)

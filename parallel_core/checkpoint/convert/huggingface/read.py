@@ -94,8 +94,7 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     """Name in the files -> tensor, unread; constants that files hold among weights, such as rotary frequencies, are
     left out. The folder has files of weights (`is_huggingface`). Raises ValueError naming a file that is missing or not
-    readable, a tensor that a file lacks by the index, or one that two files have; FileNotFoundError for a missing file
-    of torch.save."""
+    readable, a tensor that a file lacks by the index, or one that two files have."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found
@@ -137,8 +136,7 @@ def _is_constant(name: str) -> bool:
 
 
 def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> Iterator[tuple[str, LazyTensor]]:
-    """(name as the family's table has it, tensor): with its prefix, and layers beyond the last as those of multi-token
-    prediction."""
+    """(name as in the family's table, tensor): with its prefix, and further layers as multi-token prediction's."""
     prefix = family.optional_prefix
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     for name, tensor in tensors.items():
@@ -193,8 +191,7 @@ def _unstacked(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, LazyTen
 
 
 def _of_real_experts(tensors: Mapping[str, LazyTensor], experts: int) -> Iterator[tuple[str, LazyTensor]]:
-    """(name, tensor) without the tensors that transformers writes for experts that do nothing, and does not use.
-    experts: the number of the others."""
+    """(name, tensor) without those of experts that do nothing. experts: the number of the others."""
     for name, tensor in tensors.items():
         found = re.search(r"\.experts\.(\d+)\.", name)
         if found is None or int(found[1]) < experts:
@@ -339,8 +336,7 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
 
 
 def _idle_experts(theirs: Mapping[str, LazyTensor], moe: Mapping[str, Any]) -> Iterator[tuple[str, LazyTensor]]:
-    """(name, tensor of zeros) for gate_proj and up_proj of experts that do nothing: transformers 5 has these for them,
-    too, and loads no file without."""
+    """(name, tensor of zeros) for experts that do nothing: transformers 5 loads no file without these."""
     for name, tensor in theirs.items():
         found = re.fullmatch(r"(.*\.experts\.)0(\.(?:gate|up)_proj\..*)", name)
         if found is not None:

@@ -22,6 +22,7 @@ from tests.support.mapping.lines import line, reading
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
 PATCH = "--patch-tokenizer-type Qwen2Tokenizer"
 FURTHER = "--position-embedding-type rope"
+OTHER_NAME = "~num-layers --encoder-num-layers 4"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,9 @@ FURTHER = "--position-embedding-type rope"
         ("--add-rmsnorm-offset", "model_config.apply_layernorm_1p", True),
         ("--input-embeds-norm", "model_config.scales.embedding", 8.0),
         ("--scale-depth 1.4", "model_config.scales.residual", 1.4 / sqrt(4)),
+        (f"{OTHER_NAME} --scale-depth 1.4", "model_config.scales.residual", 1.4 / sqrt(4)),
+        (f"{OTHER_NAME} --is-hybrid-model --mamba-num-groups 1", "model_config.hybrid.layer_pattern", "MMMM"),
+        (f"{OTHER_NAME} {MOE} --first-k-dense-replace 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),
         ("--dim-model-base 16", "model_config.scales.logits", 0.25),
         ("--query-pre-attn-scalar 144", "model_config.scales.attention", 1 / 12),
         ("--bf16", "model_config.params_dtype", "bfloat16"),

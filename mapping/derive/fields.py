@@ -216,9 +216,9 @@ def unless(argument: str) -> Callable[[Any], bool]:
 def further_loss_factor(args: Any) -> Any:
     """The weight of multi-token prediction's losses: --mtp-loss-scaling-factor if given, else MindSpeed-LLM's
     --mtp-loss-scale if given, else the default of the first, or beside --num-nextn-predict-layers of the second. In
-    another parser's namespace, which does not say what was given, a value other than the default counts as given."""
+    another parser's namespace, which does not say what was given, a value that is there and not the default counts."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
-    if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
+    if scale is None or factor not in (None, 0.1) or "mtp_loss_scaling_factor" in args.given:
         return factor
     is_given = scale != 0.3 or "mtp_loss_scale" in args.given
     return scale if is_given or args.num_nextn_predict_layers else factor

@@ -22,6 +22,7 @@ from tests.support.mapping.lines import line, reading
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
 PATCH = "--patch-tokenizer-type Qwen2Tokenizer"
 FURTHER = "--position-embedding-type rope"
+LOSS_FACTOR = "model_config.multi_token_prediction.loss_scaling_factor"
 OTHER_NAME = "~num-layers --encoder-num-layers 4"
 
 
@@ -337,6 +338,9 @@ def test_torchs_types_are_read():
         ({"enable_zero_bubble": True}, "parallel_config.pipeline_schedule", "zb-1p"),
         ({"pipeline_model_parallel_layout": "EttttL"}, "parallel_config.num_layer_list", [4]),
         ({"use_mup": True}, "model_config.scales.attention", 1 / 16),
+        ({"mtp_num_layers": 1, "mtp_loss_scale": 0.5}, LOSS_FACTOR, 0.5),
+        ({"mtp_num_layers": 1, "mtp_loss_scale": 0.3}, LOSS_FACTOR, 0.1),
+        ({"num_nextn_predict_layers": 1, "mtp_loss_scale": 0.3}, LOSS_FACTOR, 0.3),
         ({"use_mup": True, "mup_base_hidden_size": 32}, "model_config.scales.logits", 0.5),
     ],
 )

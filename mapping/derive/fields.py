@@ -11,10 +11,11 @@ from typing import Any
 from mapping.derive.experts import OF_EXPERTS
 from mapping.derive.hybrid import hybrid_pattern, layers, mamba_heads
 from mapping.derive.mup import scale_of_embedding, scale_of_logits, scale_of_scores, width_multiplier
+from mapping.derive.pipelines import OF_PIPELINES
 from mapping.derive.sparse_attention import OF_SPARSE_ATTENTION
 from mapping.derive.specs import OF_SPECS
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
-from mapping.flags.notations import dtype, layer_list, layers_of_stages, pipeline_layout
+from mapping.flags.notations import dtype
 from mapping.flags.with_option.dataset import INDEXED
 from mapping.flags.with_option.training import STRATEGIES
 from parallel_core.config.base import Unknown
@@ -133,19 +134,6 @@ def recomputes_layers(args: Any) -> bool:
     return args.gradient_checkpointing and args.recompute_granularity is None
 
 
-def num_layer_list(args: Any) -> Any:
-    """Numbers of layers by stage, from a layout, else a list; None: not given; Unknown: a layout that is refused."""
-    layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size or 1
-    if layout is None:
-        given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list
-        return layer_list(given) if isinstance(given, str) else given
-    try:
-        stages = pipeline_layout(layout)
-    except ValueError:
-        return Unknown()
-    return layers_of_stages(stages, size) if size >= 1 and len(stages) % size == 0 else Unknown()
-
-
 def fully_sharded_stage(args: Any) -> int | None:
     """The ZeRO stage that a flag for fully sharded data parallelism means; None without such a flag."""
     if args.use_megatron_fsdp or args.use_custom_fsdp:
@@ -170,18 +158,6 @@ def communication_data_type(args: Any) -> str | None:
     """The type of gradients' messages: --communication-data-type, else Megatron's FSDP flag (auto: None); or None."""
     of_fsdp = args.megatron_fsdp_grad_comm_dtype
     return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
-
-
-def pipeline_schedule(args: Any) -> str | None:
-    """Name of the schedule: --pipeline-schedule, else MindSpeed's --schedules-method, else Zero Bubble's flags; None:
-    none is given."""
-    named = args.pipeline_schedule or args.schedules_method
-    if named is None and args.zero_bubble_v_schedule:
-        return {"half": "v-half", "min": "v-min"}.get(args.zero_bubble_v_schedule_mem_setup, "zb-v")
-    if named is None and args.enable_zero_bubble:
-        is_twice = args.zero_bubble_max_pending_backward == str(2 * (args.pipeline_model_parallel_size or 1))
-        return "zb-2p" if is_twice else "zb-1p"
-    return named
 
 
 def expert_parallel_size(args: Any) -> Any:
@@ -318,11 +294,10 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "apply_wd_to_qk_layernorm": lambda args: (
         args.apply_wd_to_qk_layernorm or args.no_weight_decay_cond_type is not None
     ),
-    "pipeline_schedule": pipeline_schedule,
+    **OF_PIPELINES,
     "zero_stage": zero_stage,
     "use_distributed_optimizer": use_distributed_optimizer,
     "communication_data_type": communication_data_type,
-    "num_layer_list": num_layer_list,
     "world_size": lambda args: args.world_size,
     "expert_model_parallel_size": expert_parallel_size,
     "expert_tensor_parallel_size": lambda args: 1 if args.moe_tp_extend_ep else args.expert_tensor_parallel_size,

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from parallel_core.numerics.dtypes import FLOATS
+from parallel_core.schedules.actions import Placement
 
 
 def literal(text: str) -> Any:
@@ -225,9 +226,13 @@ def _unrolled(text: str) -> str:
     return text
 
 
-def layers_of_stages(stages: Sequence[str], pipeline_size: int) -> list[int] | list[list[int]]:
+def layers_of_stages(stages: Sequence[str], pipeline_size: int, folded: bool) -> list[int] | list[list[int]]:
     """The number of layers of each stage; where stages have several chunks a list of these for each chunk, as
-    `--num-layer-list` has them. stages: letters of each virtual stage; pipeline_size: the number of stages."""
-    counts = [stage.count("t") for stage in stages]
-    chunks = [counts[start : start + pipeline_size] for start in range(0, len(counts), pipeline_size)]
-    return chunks if len(chunks) > 1 else counts
+    `--num-layer-list` has them. stages: letters of each virtual stage, in the order of a micro-batch's visits;
+    pipeline_size: the number of stages; folded: whether every other chunk goes through them backwards."""
+    placement = Placement(pipeline_size, len(stages) // pipeline_size, folded)
+    chunks = [
+        [stages[placement.virtual(stage, chunk)].count("t") for stage in range(placement.stages)]
+        for chunk in range(placement.chunks)
+    ]
+    return chunks if len(chunks) > 1 else chunks[0]

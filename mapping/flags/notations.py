@@ -226,6 +226,10 @@ def _unrolled(text: str) -> str:
     return text
 
 
+OF_OBJECTS = (dtype, attention_window, pipeline_layout)
+"""Readers that take objects of other parsers besides text."""
+
+
 def layers_of_stages(stages: Sequence[str], pipeline_size: int, folded: bool) -> list[int] | list[list[int]]:
     """The number of layers of each stage; where stages have several chunks a list of these for each chunk, as
     `--num-layer-list` has them. stages: letters of each virtual stage, in the order of a micro-batch's visits;

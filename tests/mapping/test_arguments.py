@@ -351,6 +351,28 @@ def test_what_another_parsers_namespace_lacks_is_not_given(given, target, value)
     assert attrgetter(target)(config) == value
 
 
+@pytest.mark.parametrize(("window", "size"), [((4096, 0), 4096), ([8, -1], 8), ((-1, 0), None), ("16,0", 16), (5, 5)])
+def test_a_window_is_a_pair_as_megatrons_parser_gives_it(window, size):
+    """A window in another parser's namespace is the pair that Megatron's parser gives, text, or our own number."""
+    config = init_configs_from_args(Namespace(**SMALL, window_size=window))
+    assert config.model_config.sliding_window.size == size
+
+
+@pytest.mark.parametrize(
+    ("wrong", "start"),
+    [
+        ({"window_size": (4, 4)}, "--window-size (4, 4): must be `4096,0`"),
+        ({"pipeline_model_parallel_layout": [["encoder"]]}, "--pipeline-model-parallel-layout [['encoder']]: must be "),
+    ],
+)
+def test_wrong_objects_in_another_parsers_namespace_are_findings(wrong, start):
+    """A pair that is no window, and a layout of other words, are errors with their flag."""
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_args(Namespace(**SMALL, **wrong))
+    (error,) = caught.value.errors
+    assert error.startswith(start)
+
+
 def test_help_lists_the_flags_that_act(capsys):
     """--help shows the flags that act with their values, refused ones left out, and Megatron's default."""
     with pytest.raises(SystemExit) as caught:

@@ -46,12 +46,23 @@ def test_a_folded_schedule_goes_back_through_the_stages(name):
     first's: stages get the layers that the layout names in the order of a micro-batch's visits."""
     flags = "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights --num-layers 5"
     flags += f" --pipeline-model-parallel-layout Et|t|ttt|L --pipeline-schedule {name}"
-    config = reading(flags, 2).config
+    found = reading(flags, 2)
+    assert found.errors == []
+    config = found.config
     assert config.parallel_config.num_layer_list == [[1, 1], [0, 3]]
     assert chunk_layers(config.model_config, config.parallel_config) == [
         [range(0, 1), range(1, 2)],
         [range(5, 5), range(2, 5)],
     ]
+
+
+def test_a_folded_schedule_has_no_empty_stage_where_it_turns():
+    """With a folded schedule only the first stage's chunks, which have the embedding and the output layer, may be
+    without layers."""
+    flags = "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights --pipeline-schedule zb-v"
+    assert reading(f"{flags} --num-layer-list [[0,2],[0,2]]", 2).errors == []
+    (error,) = reading(f"{flags} --num-layer-list [[1,1],[2,0]]", 2).errors
+    assert "save that beside the embedding and that beside the output layer" in error
 
 
 LISTS = [["embedding", "decoder"], ["decoder", "decoder"], ["decoder"], ["loss"]]

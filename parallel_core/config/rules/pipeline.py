@@ -212,14 +212,17 @@ def noop_layers_choose_no_keys(config: Sections) -> Iterator[Finding]:
     """Check that no layer that does something shares the choice of keys of one that does nothing."""
     model, idle = config.model_config, {*(config.parallel_config.noop_layers or ())}
     sparse, layers = model.sparse_attention, model.num_layers
-    pattern = sparse.index_topk_pattern or "F" * layers
-    if not sparse.enabled or model.compressed_attention.enabled or pattern[0] != "F" or len(pattern) != layers:
+    pattern = sparse.index_topk_pattern
+    if not idle or not sparse.enabled or model.compressed_attention.enabled:
         return
-    wrong = [layer for layer in range(layers) if layer not in idle and sparse.chosen_by(layer, layers) in idle]
-    if wrong:
-        rule = f"layer {wrong[0]} shares its choice of keys, which a layer that does nothing does not make"
+    if pattern and (pattern[0] != "F" or len(pattern) != layers):
+        return
+    working = (layer for layer in range(layers) if layer not in idle)
+    wrong = next((layer for layer in working if sparse.chosen_by(layer, layers) in idle), None)
+    if wrong is not None:
+        rule = f"layer {wrong} shares its choice of keys, which a layer that does nothing does not make"
         fix = "name layers that share a choice, or with this one all that do"
-        yield config.parallel_config.breaks("noop_layers", rule, fix, value=sparse.chosen_by(wrong[0], layers))
+        yield config.parallel_config.breaks("noop_layers", rule, fix, value=sparse.chosen_by(wrong, layers))
 
 
 def noop_layers_exist(config: Sections) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mapping.derive.values import field_values
-from mapping.flags.notations import dtype
+from mapping.flags import Flag
+from mapping.flags.notations import OF_OBJECTS
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.memory import does_not_fit
 from mapping.merge import Reading, Sources, resolve
@@ -27,9 +28,9 @@ from mapping.readers.command_line import (
 )
 from mapping.reading import read, run_findings
 from parallel_core.config import AllConfig, ConfigError
-from parallel_core.config.base import Unknown, complain, gather_findings
+from parallel_core.config.base import Unknown, complain, gather_findings, has_type
 from parallel_core.config.serialise import build
-from parallel_core.config.tree import SECTIONS
+from parallel_core.config.tree import OPTIONS, SECTIONS
 from parallel_core.findings import Finding
 from parallel_core.system.command_line import ends_quietly
 from parallel_core.system.environment import is_on_cpu, is_scheduler, other_launchers
@@ -235,20 +236,25 @@ def _of_foreign(args: Namespace) -> AllConfig:
 
 
 def _read_texts(args: Namespace) -> tuple[Namespace, list[Finding]]:
-    """A copy of another parser's namespace in which values that it left as text are read as their flags read them, and
-    a finding for each that cannot be read; types may be torch's."""
+    """A copy of another parser's namespace in which values that it left as text, or has as objects of its own (torch's
+    types, Megatron's windows), are read as their flags read them, and a finding for each that cannot be read."""
     read, findings = Namespace(**vars(args)), []
     for name, value in vars(args).items():
         row = ROW_OF.get(OTHER_NAMES.get(name, name))
         if value is None or row is None or not row.target or row.type in (None, str):
             continue
         try:
-            if isinstance(value, str) or row.type is dtype:
+            if isinstance(value, str) or _is_an_object(row, value):
                 setattr(read, name, convert(row, value))
         except Unreadable as error:
             setattr(read, name, Unknown())
             findings.append(Finding(row.name, str(error.word), error.rule, "change it"))
     return read, findings
+
+
+def _is_an_object(row: Flag, value: Any) -> bool:
+    """Whether a value is one that its field cannot have as it is, and that the flag's reader takes or refuses."""
+    return row.type in OF_OBJECTS and not has_type(value, OPTIONS[row.target].type)
 
 
 def initialize_megatron(

@@ -4,7 +4,7 @@ Pai-Megatron-Patch's names for the same routers. `mapping.derive.fields` says ho
 from collections.abc import Callable
 from typing import Any
 
-from mapping.derive.hybrid import hybrid_pattern
+from mapping.derive.hybrid import hybrid_pattern, layers
 from mapping.flags.notations import has_spec, layer_frequency, parts
 from mapping.flags.with_option.moe import ROUTERS, SOFTMAX_FIRST
 from parallel_core.config.hybrid import EXPERTS
@@ -14,12 +14,12 @@ def moe_layer_freq(args: Any) -> int | list[int] | None:
     pattern = hybrid_pattern(args)
     if pattern is not None and EXPERTS in pattern:
         return [int(letter == EXPERTS) for letter in pattern]
-    first, every, layers = args.first_k_dense_replace, args.moe_layer_freq, args.num_layers
+    first, every, number = args.first_k_dense_replace, args.moe_layer_freq, layers(args)
     every = layer_frequency(every) if isinstance(every, str) else every
     every = abs(every) if isinstance(every, int) else every
-    if first is None or first <= 0 or not layers or not isinstance(every, int) or every == 0:
+    if first is None or first <= 0 or not number or not isinstance(every, int) or every == 0:
         return every
-    return [int(layer >= first and layer % every == 0) for layer in range(layers)]
+    return [int(layer >= first and layer % every == 0) for layer in range(number)]
 
 
 def shared_expert_size(args: Any) -> Any:

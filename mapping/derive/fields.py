@@ -11,10 +11,11 @@ from typing import Any
 from mapping.derive.experts import OF_EXPERTS
 from mapping.derive.hybrid import hybrid_pattern, layers, mamba_heads
 from mapping.derive.mup import scale_of_embedding, scale_of_logits, scale_of_scores, width_multiplier
+from mapping.derive.pipelines import OF_PIPELINES
 from mapping.derive.sparse_attention import OF_SPARSE_ATTENTION
 from mapping.derive.specs import OF_SPECS
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
-from mapping.flags.notations import dtype, layer_list, layers_of_stages, pipeline_layout
+from mapping.flags.notations import dtype
 from mapping.flags.with_option.dataset import INDEXED
 from mapping.flags.with_option.training import STRATEGIES
 from parallel_core.config.base import Unknown
@@ -134,20 +135,6 @@ def recomputes_layers(args: Any) -> bool:
     return args.gradient_checkpointing and args.recompute_granularity is None
 
 
-def num_layer_list(args: Any) -> Any:
-    """The list of numbers of layers: from a layout (`layers_of_stages`), else as given; None: not given; Unknown: a
-    layout that cannot be read, or whose number of virtual stages is no multiple of the pipeline size."""
-    layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size or 1
-    if layout is None:
-        given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list
-        return layer_list(given) if isinstance(given, str) else given
-    try:
-        stages = pipeline_layout(layout)
-    except ValueError:
-        return Unknown()
-    return layers_of_stages(stages, size) if size >= 1 and len(stages) % size == 0 else Unknown()
-
-
 def fully_sharded_stage(args: Any) -> int | None:
     """The ZeRO stage that a flag for fully sharded data parallelism means; None without such a flag."""
     if args.use_megatron_fsdp or args.use_custom_fsdp:
@@ -172,17 +159,6 @@ def communication_data_type(args: Any) -> str | None:
     """The type of gradients' messages: --communication-data-type, else --megatron-fsdp-grad-comm-dtype (auto: None)."""
     of_fsdp = args.megatron_fsdp_grad_comm_dtype
     return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
-
-
-def pipeline_schedule(args: Any) -> str | None:
-    """Name of the schedule: --pipeline-schedule, else --schedules-method, else by Zero Bubble's flags; or None."""
-    named = args.pipeline_schedule or args.schedules_method
-    if named is None and args.zero_bubble_v_schedule:
-        return {"half": "v-half", "min": "v-min"}.get(args.zero_bubble_v_schedule_mem_setup, "zb-v")
-    if named is None and args.enable_zero_bubble:
-        is_twice = args.zero_bubble_max_pending_backward == str(2 * (args.pipeline_model_parallel_size or 1))
-        return "zb-2p" if is_twice else "zb-1p"
-    return named
 
 
 def expert_parallel_size(args: Any) -> Any:
@@ -217,9 +193,9 @@ def unless(argument: str) -> Callable[[Any], bool]:
 def further_loss_factor(args: Any) -> Any:
     """The weight of multi-token prediction's losses: --mtp-loss-scaling-factor if given, else MindSpeed-LLM's
     --mtp-loss-scale if given, else the default of the first, or beside --num-nextn-predict-layers of the second. In
-    another parser's namespace a value other than the default counts as given; without the first it is None."""
+    another parser's namespace, which does not say what was given, a value that is there and not the default counts."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
-    if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
+    if scale is None or factor not in (None, 0.1) or "mtp_loss_scaling_factor" in args.given:
         return factor
     is_given = scale != 0.3 or "mtp_loss_scale" in args.given
     return scale if is_given or args.num_nextn_predict_layers else factor
@@ -318,11 +294,10 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "apply_wd_to_qk_layernorm": lambda args: (
         args.apply_wd_to_qk_layernorm or args.no_weight_decay_cond_type is not None
     ),
-    "pipeline_schedule": pipeline_schedule,
+    **OF_PIPELINES,
     "zero_stage": zero_stage,
     "use_distributed_optimizer": use_distributed_optimizer,
     "communication_data_type": communication_data_type,
-    "num_layer_list": num_layer_list,
     "world_size": lambda args: args.world_size,
     "expert_model_parallel_size": expert_parallel_size,
     "expert_tensor_parallel_size": lambda args: 1 if args.moe_tp_extend_ep else args.expert_tensor_parallel_size,

@@ -13,7 +13,7 @@ def hybrid_pattern(args: Any) -> str | None:
     given: str | None = args.hybrid_layer_pattern or args.hybrid_override_pattern
     ratios = args.hybrid_attention_ratio or 0.0, args.hybrid_mlp_ratio or 0.0
     named = any("mamba" in str(part) for part in args.spec or ())
-    layers = args.num_layers
+    layers = _given_layers(args)
     if given or not (args.is_hybrid_model or named or any(ratios)) or not isinstance(layers, int) or layers < 1:
         return given
     return spread(layers, *ratios) if min(ratios) >= 0 and sum(ratios) <= 1 else given
@@ -21,8 +21,13 @@ def hybrid_pattern(args: Any) -> str | None:
 
 def layers(args: Any) -> Any:
     """The number of layers: --num-layers, else --encoder-num-layers, else the count of a pattern's letters, or None."""
-    numbers = (args.num_layers, args.encoder_num_layers)
-    return next((number for number in numbers if number is not None), len(hybrid_pattern(args) or "") or None)
+    given = _given_layers(args)
+    return len(hybrid_pattern(args) or "") or None if given is None else given
+
+
+def _given_layers(args: Any) -> Any:
+    """The number of layers by --num-layers; else by Megatron's other flag for it, --encoder-num-layers; else None."""
+    return args.encoder_num_layers if args.num_layers is None else args.num_layers
 
 
 def mamba_heads(args: Any) -> int | None:

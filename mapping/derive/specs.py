@@ -4,6 +4,7 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
+from mapping.derive.hybrid import layers
 from mapping.flags.notations import HUNYUAN, has_spec
 
 
@@ -19,10 +20,10 @@ def rotary_base(args: Any) -> Any:
 
 
 def depth_scale(args: Any) -> Any:
-    """The factor of a sublayer's output in its sum with the residual: --scale-depth over the root of --num-layers;
-    --scale-depth as it is if it is missing or 0, or --num-layers is not given or not positive."""
-    layers = args.num_layers
-    return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
+    """The factor of a sublayer's output in its sum with the residual: --scale-depth over the root of the number of
+    layers; --scale-depth as it is if it is missing or 0, or the number of layers is not known."""
+    number = layers(args)
+    return args.scale_depth / sqrt(number) if args.scale_depth and number and number > 0 else args.scale_depth
 
 
 OF_SPECS: dict[str, Callable[[Any], Any]] = {

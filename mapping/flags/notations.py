@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from parallel_core.numerics.dtypes import FLOATS
+from parallel_core.schedules.actions import Placement
 
 
 def literal(text: str) -> Any:
@@ -64,22 +65,39 @@ MOST_LAYERS = 10_000
 def layer_frequency(text: str) -> int | list[int]:
     """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`.
 
-    Returns the number or the list, whose entries are not checked. Raises ValueError for parts other than whole numbers,
-    lists, +, * and a sign -, and where the product of the numbers but 0 is above MOST_LAYERS; SyntaxError or TypeError
-    for what Python cannot compute.
+    Returns the number or the list; that its entries are 0 and 1, and as many as there are layers, is not checked.
+    Raises ValueError for other parts, lists in lists, and more than MOST_LAYERS; SyntaxError or TypeError for what
+    Python cannot compute.
     """
-    tree = ast.parse(text, mode="eval")
-    allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
-    if not all(isinstance(node, allowed) for node in ast.walk(tree)):
+    try:
+        result = _computed(ast.parse(text, mode="eval").body)
+    except (MemoryError, RecursionError) as error:
+        raise ValueError(text) from error
+    if isinstance(result, list) and not all(isinstance(entry, int) for entry in result):
         raise ValueError(text)
-    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    numbers = [number for number in constants if isinstance(number, int)]
-    if len(numbers) < len(constants) or prod(max(1, number) for number in numbers) > MOST_LAYERS:
-        raise ValueError(text)
-    result = eval(compile(tree, "layer frequency", "eval"), {"__builtins__": {}})
-    if not isinstance(result, int | list):
+    if (len(result) if isinstance(result, list) else abs(result)) > MOST_LAYERS:
         raise ValueError(text)
     return result
+
+
+def _computed(node: ast.expr) -> Any:
+    """The value of an expression of whole numbers and lists with -, + and *. Raises ValueError for other expressions,
+    and before a sum or product is above MOST_LAYERS, or a list of more entries."""
+    match node:
+        case ast.Constant(value=int() as number) if not isinstance(number, bool):
+            return number
+        case ast.List(elts=entries):
+            return [_computed(entry) for entry in entries]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_computed(operand)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as sign, right=right):
+            both = _computed(left), _computed(right)
+            sizes = [len(part) if isinstance(part, list) else part for part in both]
+            total = sum(sizes) if isinstance(sign, ast.Add) else prod(sizes)
+            if total > MOST_LAYERS:
+                raise ValueError(node)
+            return both[0] + both[1] if isinstance(sign, ast.Add) else both[0] * both[1]
+    raise ValueError(node)
 
 
 def attention_window(given: str | Sequence[Any]) -> int | None:
@@ -225,10 +243,17 @@ def _unrolled(text: str) -> str:
     return text
 
 
-def layers_of_stages(stages: Sequence[str], pipeline_size: int) -> list[int] | list[list[int]]:
-    """The number of layers of each virtual stage, in their order; if there are more than `pipeline_size`, in lists of
-    `pipeline_size` numbers (the last may be shorter). stages: letters of each virtual stage; pipeline_size: the
-    number of pipeline stages."""
-    counts = [stage.count("t") for stage in stages]
-    chunks = [counts[start : start + pipeline_size] for start in range(0, len(counts), pipeline_size)]
-    return chunks if len(chunks) > 1 else counts
+OF_OBJECTS = (dtype, attention_window, pipeline_layout)
+"""Readers that take objects of other parsers besides text."""
+
+
+def layers_of_stages(stages: Sequence[str], pipeline_size: int, folded: bool) -> list[int] | list[list[int]]:
+    """The number of layers of each stage; where stages have several chunks a list of these for each chunk, as
+    `--num-layer-list` has them. stages: letters of each virtual stage, in the order of a micro-batch's visits;
+    pipeline_size: the number of stages; folded: whether every other chunk goes through them backwards."""
+    placement = Placement(pipeline_size, len(stages) // pipeline_size, folded)
+    chunks = [
+        [stages[placement.virtual(stage, chunk)].count("t") for stage in range(placement.stages)]
+        for chunk in range(placement.chunks)
+    ]
+    return chunks if len(chunks) > 1 else chunks[0]

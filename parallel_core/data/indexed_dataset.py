@@ -101,12 +101,15 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """The index in the file at `path`, which is mapped into memory. Raises ValueError where the header is not that
-        of an index or the file has another size than it says, FileNotFoundError where there is no file."""
+        """The index in the file at `path`, which is mapped into memory. Raises ValueError, saying what was expected,
+        where it isn't a whole index or cannot be read, FileNotFoundError where there is no file."""
         size = path.stat().st_size
         if size < _HEADER.size:
             raise _damaged(path, f"{size} bytes are too few for the header of {_HEADER.size}")
-        mapped = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        try:
+            mapped = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}); make it readable") from error
         magic, version, code, n, m = _HEADER.unpack(mapped[: _HEADER.size].tobytes())
         if magic != _MAGIC or version != _VERSION or code not in TOKEN_TYPES:
             raise _damaged(path, "the header is not that of a Megatron .idx file, version 1")

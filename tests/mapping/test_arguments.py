@@ -22,6 +22,8 @@ from tests.support.mapping.lines import line, reading
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
 PATCH = "--patch-tokenizer-type Qwen2Tokenizer"
 FURTHER = "--position-embedding-type rope"
+LOSS_FACTOR = "model_config.multi_token_prediction.loss_scaling_factor"
+OTHER_NAME = "~num-layers --encoder-num-layers 4"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,9 @@ FURTHER = "--position-embedding-type rope"
         ("--add-rmsnorm-offset", "model_config.apply_layernorm_1p", True),
         ("--input-embeds-norm", "model_config.scales.embedding", 8.0),
         ("--scale-depth 1.4", "model_config.scales.residual", 1.4 / sqrt(4)),
+        (f"{OTHER_NAME} --scale-depth 1.4", "model_config.scales.residual", 1.4 / sqrt(4)),
+        (f"{OTHER_NAME} --is-hybrid-model --mamba-num-groups 1", "model_config.hybrid.layer_pattern", "MMMM"),
+        (f"{OTHER_NAME} {MOE} --first-k-dense-replace 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),
         ("--dim-model-base 16", "model_config.scales.logits", 0.25),
         ("--query-pre-attn-scalar 144", "model_config.scales.attention", 1 / 12),
         ("--bf16", "model_config.params_dtype", "bfloat16"),
@@ -333,6 +338,9 @@ def test_torchs_types_are_read():
         ({"enable_zero_bubble": True}, "parallel_config.pipeline_schedule", "zb-1p"),
         ({"pipeline_model_parallel_layout": "EttttL"}, "parallel_config.num_layer_list", [4]),
         ({"use_mup": True}, "model_config.scales.attention", 1 / 16),
+        ({"mtp_num_layers": 1, "mtp_loss_scale": 0.5}, LOSS_FACTOR, 0.5),
+        ({"mtp_num_layers": 1, "mtp_loss_scale": 0.3}, LOSS_FACTOR, 0.1),
+        ({"num_nextn_predict_layers": 1, "mtp_loss_scale": 0.3}, LOSS_FACTOR, 0.3),
         ({"use_mup": True, "mup_base_hidden_size": 32}, "model_config.scales.logits", 0.5),
     ],
 )
@@ -341,6 +349,28 @@ def test_what_another_parsers_namespace_lacks_is_not_given(given, target, value)
     with gather_findings():
         config = init_configs_from_args(Namespace(**SMALL, **given))
     assert attrgetter(target)(config) == value
+
+
+@pytest.mark.parametrize(("window", "size"), [((4096, 0), 4096), ([8, -1], 8), ((-1, 0), None), ("16,0", 16), (5, 5)])
+def test_a_window_is_a_pair_as_megatrons_parser_gives_it(window, size):
+    """A window in another parser's namespace is the pair that Megatron's parser gives, text, or our own number."""
+    config = init_configs_from_args(Namespace(**SMALL, window_size=window))
+    assert config.model_config.sliding_window.size == size
+
+
+@pytest.mark.parametrize(
+    ("wrong", "start"),
+    [
+        ({"window_size": (4, 4)}, "--window-size (4, 4): must be `4096,0`"),
+        ({"pipeline_model_parallel_layout": [["encoder"]]}, "--pipeline-model-parallel-layout [['encoder']]: must be "),
+    ],
+)
+def test_wrong_objects_in_another_parsers_namespace_are_findings(wrong, start):
+    """A pair that is no window, and a layout of other words, are errors with their flag."""
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_args(Namespace(**SMALL, **wrong))
+    (error,) = caught.value.errors
+    assert error.startswith(start)
 
 
 def test_help_lists_the_flags_that_act(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from errno import EACCES
 
 import pytest
 
@@ -165,6 +166,19 @@ def _empty(prefix) -> None:
     """Write a data set without documents."""
     with IndexedDatasetBuilder(prefix) as builder:
         builder.finalize()
+
+
+def test_an_index_without_read_permission_is_an_error(capsys, tmp_path, monkeypatch):
+    """An .idx file that the system does not open is an error with --data-path, the file and the fix; the test's user
+    may be root, who may read any file, so that the refusal is a stand-in's."""
+
+    def refuse(path, *_, **__):
+        raise PermissionError(EACCES, "Permission denied", str(path))
+
+    _empty(tmp_path / "a")
+    monkeypatch.setattr("parallel_core.data.indexed_dataset.np.memmap", refuse)
+    (error,) = answer(capsys, f"--data-path {tmp_path}/a", "--check-files")["errors"]
+    assert error.startswith("--data-path") and f"{tmp_path}/a.idx cannot be read (Permission denied); make it" in error
 
 
 @pytest.mark.parametrize(

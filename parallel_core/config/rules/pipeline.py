@@ -126,9 +126,7 @@ def layer_list_fits(config: Sections) -> Iterator[Finding]:
     elif total != layers:
         rule = f"adds up to {total}, must add up to --num-layers {layers}"
     elif _is_too_short(rows, parallel):
-        rule = (
-            "each number must be at least 1, save the first (the embedding alone) and the last (the output layer alone)"
-        )
+        rule = "each number must be at least 1, save that beside the embedding and that beside the output layer"
         fix = "change it or lower the number of stages"
     elif parallel.standalone_embedding_stage and any(row[0] for row in rows):
         rule, fix = "must give the first stage 0 layers with --standalone-embedding-stage", ""
@@ -165,7 +163,7 @@ def _has_shape(offset: list[Any], stages: int, chunks: int) -> bool:
 def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
     """Whether a virtual stage has neither layers nor embedding nor output layer. rows: layers by chunk and stage."""
     chunks, alone = parallel.chunks, parallel.standalone_embedding_stage
-    ends = {(0, 0), (chunks - 1, len(rows[0]) - 1)} if len(rows) == chunks else set()
+    ends = {(0, 0), parallel.placement.last[::-1]} if len(rows) == chunks else set()
     empty = ends | {(chunk, 0) for chunk in range(len(rows)) if alone}
     return any(n < ((chunk, stage) not in empty) for chunk, row in enumerate(rows) for stage, n in enumerate(row))
 
@@ -214,14 +212,17 @@ def noop_layers_choose_no_keys(config: Sections) -> Iterator[Finding]:
     """Check that no layer that does something shares the choice of keys of one that does nothing."""
     model, idle = config.model_config, {*(config.parallel_config.noop_layers or ())}
     sparse, layers = model.sparse_attention, model.num_layers
-    pattern = sparse.index_topk_pattern or "F" * layers
-    if not sparse.enabled or model.compressed_attention.enabled or pattern[0] != "F" or len(pattern) != layers:
+    pattern = sparse.index_topk_pattern
+    if not idle or not sparse.enabled or model.compressed_attention.enabled:
         return
-    wrong = [layer for layer in range(layers) if layer not in idle and sparse.chosen_by(layer, layers) in idle]
-    if wrong:
-        rule = f"layer {wrong[0]} shares its choice of keys, which a layer that does nothing does not make"
+    if pattern and (pattern[0] != "F" or len(pattern) != layers):
+        return
+    working = (layer for layer in range(layers) if layer not in idle)
+    wrong = next((layer for layer in working if sparse.chosen_by(layer, layers) in idle), None)
+    if wrong is not None:
+        rule = f"layer {wrong} shares its choice of keys, which a layer that does nothing does not make"
         fix = "name layers that share a choice, or with this one all that do"
-        yield config.parallel_config.breaks("noop_layers", rule, fix, value=sparse.chosen_by(wrong[0], layers))
+        yield config.parallel_config.breaks("noop_layers", rule, fix, value=sparse.chosen_by(wrong, layers))
 
 
 def noop_layers_exist(config: Sections) -> Iterator[Finding]:

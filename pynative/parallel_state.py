@@ -86,8 +86,9 @@ def initialize_model_parallel(
 
 def _begin(backend: Backend, topology: Topology, virtual_size: int | None) -> None:
     global _state
-    _state = _State(backend, topology, virtual_size=virtual_size)
-    backend.prepare({kind: _state.ranks_of(kind) for kind in _state.coordinates})
+    state = _State(backend, topology, virtual_size=virtual_size)
+    backend.prepare({kind: state.ranks_of(kind) for kind in state.coordinates})
+    _state = state  # last, so that sizes that do not fit leave nothing behind
     set_step_position(StepPosition())
 
 

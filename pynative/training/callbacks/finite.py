@@ -41,8 +41,8 @@ class SkippedStepsCallback(RunCallback):
         if self._in_a_row and self._in_a_row % self.interval == 0:
             reason, fix = self._reason(has_scaler=state.step_cell.loss_scaler is not None)
             warn(
-                f"iteration {state.iteration}: the last {self._in_a_row} steps were skipped, their {reason}: nothing is "
-                f"learnt. {fix}"
+                f"iteration {state.iteration}: the last {self._in_a_row} steps were skipped, their {reason}: nothing "
+                f"is learnt. {fix}"
             )
 
     def _reason(self, *, has_scaler: bool) -> tuple[str, str]:

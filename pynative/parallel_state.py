@@ -85,10 +85,11 @@ def initialize_model_parallel(
 
 
 def _begin(backend: Backend, topology: Topology, virtual_size: int | None) -> None:
-    global _state
-    _state = _State(backend, topology, virtual_size=virtual_size)
-    backend.prepare({kind: _state.ranks_of(kind) for kind in _state.coordinates})
+    global _state  # set last, so that sizes that do not fit leave nothing behind
+    state = _State(backend, topology, virtual_size=virtual_size)
+    backend.prepare({kind: state.ranks_of(kind) for kind in state.coordinates})
     set_step_position(StepPosition())
+    _state = state
 
 
 def _check_begin(size: int | None, stages: int) -> None:
@@ -106,8 +107,7 @@ def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
     keep the whole configuration that it is of, if any, for `get_config`."""
     virtual_size = config.virtual_pipeline_model_parallel_size
     _check_begin(virtual_size, config.pipeline_model_parallel_size)
-    topology = Topology.of(config, world_size=backend.world_size, order=config.rank_order)
-    _begin(backend, topology, virtual_size)
+    _begin(backend, Topology.of(config, world_size=backend.world_size, order=config.rank_order), virtual_size)
     _current().config, _current().folded = config.all_config, config.placement.folded
 
 

@@ -74,8 +74,8 @@ class ProfilerConfig(Config):
         return self.profile_dynamic_profiler_config_path is not None
 
     def rules(self) -> Iterator[Finding]:
-        if self.profile and self.profile_step_end < self.profile_step_start:
-            rule = f"must not come before --profile-step-start {self.profile_step_start}"
+        if (self.profile or self.trace) and self.profile_step_end <= self.profile_step_start:
+            rule = f"must come after --profile-step-start {self.profile_step_start}"
             yield self.breaks("profile_step_end", rule, "raise it")
         if self.record and self.record_step_end <= self.record_step_start:
             rule = f"must come after --record-step-start {self.record_step_start}"

@@ -18,6 +18,9 @@ from pynative.memory.arrays import array_type
 
 Arrays = dict[str, Array]
 
+END = "end of data"
+"""Name of the one entry that a group's first rank sends instead of an item when its iterator is at its end."""
+
 
 def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
     """The arrays and tensors of the tensor-parallel group's first rank's `item`, by name, as arrays on all its ranks;
@@ -60,7 +63,8 @@ def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype
 def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, Tensor | None]:
     """The next item of the tensor-parallel group's first rank, on all its ranks: tokens, labels, loss_mask,
     attention_mask, position_ids, in this order; None for what the item lacks (Megatron's function). `data_iterator` may
-    be None on the other ranks; on the first rank None raises ValueError, and one that is exhausted StopIteration.
+    be None on the other ranks; on the first rank None raises ValueError. At its end StopIteration is raised on all
+    ranks.
 
     A stage of a pipeline gets all of them, whether its model reads them or not. From an item with document_starts and
     no attention_mask the mask, bool [b, 1, s, s], is made here, since Megatron's scripts pass it on.
@@ -68,7 +72,10 @@ def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, 
     draws = parallel_state.get_tensor_model_parallel_rank() == 0
     if draws and data_iterator is None:
         raise ValueError("get_batch_on_this_tp_rank: data_iterator is None on a group's first rank, which has to draw")
-    item = broadcast_item(next(data_iterator) if draws and data_iterator is not None else None)
+    end = {END: np.zeros(1, np.int32)}
+    item = broadcast_item(next(data_iterator, end) if draws and data_iterator is not None else None)
+    if END in item:
+        raise StopIteration("get_batch_on_this_tp_rank: the data_iterator of the group's first rank is at its end")
     starts = item.get(DOCUMENT_STARTS)
     if starts is not None and ATTENTION_MASK not in item:
         item[ATTENTION_MASK] = dense_mask(starts)

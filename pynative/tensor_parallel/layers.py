@@ -121,9 +121,8 @@ class ParallelLinear(nn.Cell):
         config: the ModelConfig.
         init_method: initial values of the weight; None: normal with `config.initial_std`.
         bias: whether the layer has a bias.
-        stride: number of fused equal parts along the cut axis, each cut on its own.
-        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings), which only a
-            ColumnParallelLinear takes.
+        stride: number of fused equal parts along the cut axis, each cut on its own: a rank has a slice of every part.
+        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
         bias_init: initial values of the bias.
         param_init_dtype, compute_dtype: types of the parameters, and of the input as it is multiplied and the result;
             they default to the config's.
@@ -153,12 +152,23 @@ class ParallelLinear(nn.Cell):
         parameters = {name: make_parameter(*spec) for name, spec in specs.items()}
         self.weight, self.bias = parameters.get("weight"), parameters.get("bias")
         self.adapter, self.products = AdapterOfLinear.of(block, parameters), products_of(block.recipe, block.rounds)
+        self._is_fused = block.parts > 1 or len(block.widths) > 1
 
     @classmethod
     def of(cls, block: Linear, config: ModelConfig, **arguments: Any) -> Self:
         """The cell of a block's linear; `arguments` are those that are no part of the block, such as skip_bias_add."""
         assert block.cut_axis == cls.cut_axis, f"{cls.__name__} of {block}"
         return cls(block.input_size, block.output_size, config=config, block=block, **arguments)
+
+    def _check_whole_features(self, argument: str) -> None:
+        """Raise ValueError if this argument, by which the features along the cut axis are whole outside of the layer,
+        in the order of the ranks, does not go with fused parts, of which each rank has slices."""
+        if self._is_fused and self.boundary.group.size > 1:
+            raise ValueError(
+                f"{type(self).__name__}: {argument} with fused parts (stride above 1) on "
+                f"{self.boundary.group.size} tensor-parallel ranks: each rank has a slice of every part, so its "
+                f"features do not lie side by side; leave {argument} or the stride out"
+            )
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
         """x W^T + b, which stays inside of `boundary`, for an x as it lies outside of it, plus the adapter's product if
@@ -173,8 +183,8 @@ class ColumnParallelLinear(ParallelLinear):
     slice of each part.
 
     Args besides those of `ParallelLinear`:
-        gather_output: gather all ranks' outputs, in the ranks' order, on every rank; otherwise each keeps its
-            [..., o/t].
+        gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t]. ValueError with
+            fused parts on several ranks.
         disable_grad_reduce: leave the input's gradient unsummed over the ranks; the caller sums it. ValueError with
             sequence parallelism over several ranks.
     """
@@ -193,6 +203,8 @@ class ColumnParallelLinear(ParallelLinear):
     ) -> None:
         super().__init__(input_size, output_size, block=block, **common)
         self.gather_output = gather_output
+        if gather_output:
+            self._check_whole_features("gather_output=True")
         if disable_grad_reduce:
             if self.boundary.cuts_sequence:
                 raise ValueError(
@@ -224,7 +236,7 @@ class RowParallelLinear(ParallelLinear):
 
     Args besides those of `ParallelLinear`:
         input_is_parallel: the input is already cut, [..., i/t]; False: it is whole, and each rank takes its slice
-            (ValueError with sequence parallelism over several ranks), which fits the weight with `stride` 1 only.
+            (ValueError with sequence parallelism, and with fused parts on several ranks).
         skip_bias_add: as in `ParallelLinear`, but True unless given.
     """
 
@@ -247,6 +259,8 @@ class RowParallelLinear(ParallelLinear):
                 "RowParallelLinear: input_is_parallel=False with --sequence-parallel: a whole input would be cut along "
                 "the sequence; pass an input that is cut by features"
             )
+        if not input_is_parallel:
+            self._check_whole_features("input_is_parallel=False")
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i/t], or whole [s, b, i] without input_is_parallel -> ([s, b, o], with sequence parallelism [s/t, b,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks import Adapter
+from parallel_core.blocks import Adapter, Linear
 from parallel_core.initial_values import by_name
 from pynative.tensor_parallel.layers import (
     ColumnParallelLinear,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class _WithAdapter(ParallelLinear):
     """A linear whose weight and bias are frozen, y, plus a trained adapter: y + (lora_alpha / lora_rank)
-    B(A(dropout(x)))."""
+    B(A(dropout(x))). block: as in `ParallelLinear`; ValueError for one that has an adapter already."""
 
     def __init__(
         self,
@@ -37,9 +37,13 @@ class _WithAdapter(ParallelLinear):
         lora_dropout: float = 0.0,
         lora_a_init: Initial = "normal",
         lora_b_init: Initial = "zeros",
+        block: Linear | None = None,
         **common: Unpack[LinearArguments],
     ) -> None:
-        std, block = common["config"].initial_std, linear_block(self.cut_axis, input_size, output_size, **common)
+        std = common["config"].initial_std
+        block = linear_block(self.cut_axis, input_size, output_size, **common) if block is None else block
+        if block.adapter is not None:
+            raise ValueError(f"{type(self).__name__}: block has an adapter of its own; pass one that has none")
         adapter = Adapter(
             input_size,
             output_size,
@@ -51,6 +55,8 @@ class _WithAdapter(ParallelLinear):
             by_name(lora_a_init or "normal", std),
             block.dtype,
             "tp",
+            block.widths,
+            block.unit,
             initial_b=by_name(lora_b_init or "zeros", std),
         )
         super().__init__(input_size, output_size, block=replace(block, adapter=adapter), **common)

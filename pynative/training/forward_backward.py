@@ -14,8 +14,9 @@ from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers
 from pynative.parameter import trainable
 from pynative.pipeline_parallel.step import GlobalLoss, PipelineStep
-from pynative.step_part import around
+from pynative.step_part import StepPart, around
 from pynative.step_position import StepPosition, set_step_position
+from pynative.training.float8 import DelayedScales
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.train_step import config_of
 from pynative.training.utils import set_training
@@ -41,7 +42,8 @@ class ForwardBackward:
         self.model, self.config = model, config
         self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
         self.hot_experts = HotExpertLayers(model, config.model_config.moe_config)
-        self.parts = (ExpertBiases(model), self.hot_experts)
+        scales = DelayedScales(model, config.model_config.float8)
+        self.parts: tuple[StepPart, ...] = (ExpertBiases(model), self.hot_experts, scales)
         self.pipeline = PipelineStep(model, config)
         self._forward_step, self._calls = BatchedForwardStep(), count()
 
@@ -66,6 +68,7 @@ class ForwardBackward:
             self.buffers.reduce_gradients()
             self.buffers.gather_gradients()
             for part in self.parts:
+                part.after_step()
                 part.after_update(loss.figures)
         return loss, self.pipeline.averaging.gradient_scale(loss.tokens)
 

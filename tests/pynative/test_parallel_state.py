@@ -100,6 +100,15 @@ def test_virtual_stages_that_cannot_be(size, message):
     assert not parallel_state.model_parallel_is_initialized()
 
 
+def test_sizes_that_do_not_fit_leave_nothing_behind():
+    """An order of the grid that lacks a needed axis is an error, after which the corrected call succeeds."""
+    with pytest.raises(ValueError), rank_of_a_job(0, 4, tensor_model_parallel_size=2, order="tp-pp"):
+        pass
+    assert not parallel_state.model_parallel_is_initialized()
+    with rank_of_a_job(0, 4, tensor_model_parallel_size=2):
+        assert parallel_state.get_data_parallel_world_size() == 2
+
+
 def test_getters_say_what_they_take_and_what_is_missing():
     """A getter before initialisation, an argument that another getter has, a second initialisation and an unavailable
     option are errors."""

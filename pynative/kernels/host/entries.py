@@ -66,7 +66,7 @@ class _PoolWindows(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (values, gates), windows = ctx.saved_tensors, ctx.windows
         shares, inside, upstream = _shares(windows, gates, ctx.bias), windows.of(array_of(values), 0.0), as_float32(dy)
-        inside -= (shares * inside).sum(axis=1, keepdims=True)
+        inside = inside - (shares * inside).sum(axis=1, keepdims=True)  # it may be the saved values' memory
         dvalues = shares * upstream[:, None]
         inside *= dvalues
         dgates, dtype = windows.back(inside), array_of(values).dtype

@@ -29,7 +29,7 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
     """(keys, their scores) of each block of keys that the queries `rows` see.
 
     Without a causal mask there is one block of all keys; with it the keys before the queries and the square at the
-    diagonal; with chosen keys one block up to the last query, with a mask.
+    diagonal; with chosen keys one block up to the last query, with a mask, to which the given one is added.
     """
     of_documents = None if whole.first_keys is None else whole.first_keys[:, rows]
 
@@ -43,9 +43,9 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
 
     if whole.chosen is not None:
         hidden = ops.logical_not(shown_to(whole.chosen[:, rows], rows.stop)).expand_dims(1)
-        queries, keys = (range(rows.start, rows.stop),), (range(rows.stop),)
-        part_of = replace(whole, chosen=None, mask=hidden, query_positions=queries, key_positions=keys)
-        return [(slice(0, rows.stop), part_of)]
+        keys, of_block = part(0, rows.stop, False)
+        given = hidden if of_block.mask is None else ops.logical_or(hidden, of_block.mask[..., keys])
+        return [(keys, replace(of_block, chosen=None, mask=given))]
     if not whole.is_causal:
         return [part(0, whole.keys, False)]
     square, window = part(rows.start, rows.stop, True), whole.form.window

@@ -14,7 +14,8 @@ from pynative.training.planned import is_planned
 
 
 class BesideCallback(RunCallback):
-    """Logs time and memory of this rank beside the plan, by part, and stores them in `state.comparison`.
+    """Logs time and memory of this rank beside the plan, by part, and stores them in `state.comparison`, once: a second
+    step that a rollback repeats is not compared again.
 
     The time is that of the second step after training begins or goes on, since the first one warms up. Memory is what
     is allocated for weights, gradients and optimizer states, and the peak of everything else: on a CPU of numpy's
@@ -51,6 +52,7 @@ class BesideCallback(RunCallback):
             return
         stage, spans = parallel_state.get_pipeline_model_parallel_rank(), state.recorder.spans_of(state.iteration)
         state.recorder.end()
+        self._has_plan = False
         state.comparison = compare(state.plan, state.iteration, stage, spans, self._held(state))
         log("\n".join(comparison_lines(state.comparison)))
 

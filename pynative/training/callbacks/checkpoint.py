@@ -81,7 +81,7 @@ class CheckpointCallback(RunCallback):
 
     def before_save(self, state: TrainingState) -> None:
         """Finish the checkpoint under way: a script may save between two steps, too."""
-        self._finish(state)
+        self.finish(state)
 
     def on_step_end(self, state: TrainingState) -> None:
         if self._under_way is not None:
@@ -93,7 +93,7 @@ class CheckpointCallback(RunCallback):
             self._save(state, self.background, self.may_fail)
 
     def on_train_end(self, state: TrainingState) -> None:
-        self._finish(state)
+        self.finish(state)
         if self._saved_iteration != state.iteration:
             self._save(state, background=False, may_fail=False)
 
@@ -101,7 +101,7 @@ class CheckpointCallback(RunCallback):
         self._lock.release()
 
     def _save(self, state: TrainingState, background: bool, may_fail: bool) -> None:
-        self._finish(state)
+        self.finish(state)
         state.step_cell.buffers.finish_param_sync()
         self._saved_iteration = self.unsaved_iteration = state.iteration
         with self._tolerating(may_fail), state.step_cell.timers("save-checkpoint", RECORDED):
@@ -111,8 +111,8 @@ class CheckpointCallback(RunCallback):
                 self._saved(state, save_checkpoint(self.directory, state))
             self.unsaved_iteration = None
 
-    def _finish(self, state: TrainingState) -> None:
-        """Wait for the checkpoint under way, if there is one, so that there are never two."""
+    def finish(self, state: TrainingState) -> None:
+        """Wait until the checkpoint under way, if there is one, is published. All ranks call this."""
         if self._under_way is not None:
             with self._tolerating(self.may_fail):
                 self._under_way.finish()

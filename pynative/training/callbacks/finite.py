@@ -19,26 +19,38 @@ class FiniteCallback(RunCallback):
 
 
 class SkippedStepsCallback(RunCallback):
-    """Warns of a run that stands still: after every `interval` (10) steps in a row whose updates were skipped at one
-    loss scale (without a scaler: 1)."""
+    """Warns of a run that stands still: every step is skipped, because its loss or gradients are not finite, and its
+    loss scale does not shrink any more; or because it is a spike (--loss-spike-action).
+
+    A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale. Without a scaler
+    steps are skipped with --no-check-for-nan-in-loss-and-grad.
+    """
 
     interval = 10
-    """The number of steps, skipped one after another at the same scale, after which it warns, and warns again."""
+    """The number of steps, skipped one after another at the same scale and for the same reason, after which it warns,
+    and warns again."""
 
     def __init__(self) -> None:
-        self._in_a_row, self._scale = 0, 0.0
+        self._in_a_row, self._scale, self._is_spike = 0, 0.0, False
 
     def on_step_end(self, state: TrainingState) -> None:
         result = state.result
-        same = result.skipped and result.loss_scale == self._scale
+        same = result.skipped and (result.loss_scale, bool(result.spike)) == (self._scale, self._is_spike)
         self._in_a_row = self._in_a_row + 1 if same else int(result.skipped)
-        self._scale = result.loss_scale
+        self._scale, self._is_spike = result.loss_scale, bool(result.spike)
         if self._in_a_row and self._in_a_row % self.interval == 0:
-            which, fix = "losses or gradients", "Lower --lr or --clip-grad, check the data"
-            if state.step_cell.loss_scaler is not None:
-                which = f"gradients, at a loss scale of {self._scale:g}, which stays,"
-                fix = "Give a smaller --loss-scale or leave it out for one that adapts; lower --lr; check the data"
+            reason, fix = self._reason(has_scaler=state.step_cell.loss_scaler is not None)
             warn(
-                f"iteration {state.iteration}: the last {self._in_a_row} steps were skipped, their {which} are not "
-                f"finite: nothing is learnt. {fix}"
+                f"iteration {state.iteration}: the last {self._in_a_row} steps were skipped, their {reason}: nothing "
+                f"is learnt. {fix}"
             )
+
+    def _reason(self, *, has_scaler: bool) -> tuple[str, str]:
+        """(What the last steps' losses or gradients are, what the user can do)."""
+        if self._is_spike:
+            fix = "Lower --lr, check the data, or make such updates by --loss-spike-action report"
+            return "losses or gradient norms are spikes", fix
+        if has_scaler:
+            fix = "Give a smaller --loss-scale or leave it out for one that adapts; lower --lr; check the data"
+            return f"gradients, at a loss scale of {self._scale:g}, which stays, are not finite", fix
+        return "losses or gradients are not finite", "Lower --lr or --clip-grad, check the data"

@@ -60,13 +60,15 @@ class MetricsCallback(RunCallback):
         if self._events is not None:
             return
         folder, events = self.path.parent, self.path.with_name(commit.EVENTS)
-        if self.path.exists():
-            if is_inside(state.resumed_from, folder):
+        if self._metrics is None:
+            earlier = [path for path in (self.path, events) if path.exists()]
+            if not is_inside(state.resumed_from, folder):
+                if earlier:
+                    names = " and ".join(path.name for path in earlier)
+                    log(f"Moved the earlier run's {names} to {commit.set_aside(folder, earlier)}")
+            elif self.path in earlier:
                 cut(self.path, state.iteration)
-            else:
-                earlier = [path for path in (self.path, events) if path.exists()]
-                log(f"Moved the earlier run's {self.path} to {commit.set_aside(folder, earlier)}")
-        self._metrics = self._metrics or LinesFile(self.path)
+            self._metrics = LinesFile(self.path)
         self._events = LinesFile(events)
 
     def _write_events(self) -> None:

@@ -67,11 +67,12 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
     if checkpoint.output_dir:
         directory = Path(checkpoint.output_dir)
         may_fail = checkpoint.on_save_failure == "warn"
-        callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save, may_fail))
+        saving = CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save, may_fail)
+        callbacks.append(saving)
         if training.log.log_progress and parallel_state.get_global_rank() == 0:
             callbacks.append(ProgressCallback(directory, checkpoint.async_save))
-    if training.faults.loss_spike_action == ROLL_BACK and checkpoint.output_dir:
-        callbacks.append(RollbackCallback(Path(checkpoint.output_dir)))
+        if training.faults.loss_spike_action == ROLL_BACK:
+            callbacks.append(RollbackCallback(saving))
     profiler = training.profiler
     if profiler.record:
         callbacks.append(RecordCallback(output / RECORD, profiler.record_step_start, profiler.record_step_end))

@@ -1,21 +1,21 @@
 """--loss-spike-action rollback: a run goes back to its last checkpoint, and on with the data behind the spike."""
 
-from pathlib import Path
-
 from pynative import parallel_state
 from pynative.checkpointing.load import roll_back
 from pynative.checkpointing.state import named
 from pynative.startup.log import warn
 from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.checkpoint import CheckpointCallback
 
 
 class RollbackCallback(Callback):
-    """Restores the latest checkpoint in `directory` after a spike, whose update was not made: weights, optimizer,
-    schedule, iteration and the callbacks' states that it has. Samples count on: data go on behind the spike's
-    (Chowdhery et al., "PaLM", 2022, 5.1). Before the first checkpoint nothing is restored. Raises as `roll_back`."""
+    """Restores the last checkpoint that `saving` wrote after a spike, whose update was not made: weights, optimizer,
+    schedule, iteration and callbacks' states; one that is under way is finished first. Samples count on, so that none
+    of the spike's comes again (Chowdhery et al., "PaLM", 2022, 5.1). Before the first checkpoint nothing is restored;
+    ValueError if the last one is damaged."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, saving: CheckpointCallback) -> None:
+        self._saving = saving
 
     def on_step_end(self, state: TrainingState) -> None:
         if not state.result.spike:
@@ -23,9 +23,10 @@ class RollbackCallback(Callback):
         iteration = state.iteration
         for callback in state.callbacks:
             callback.before_change(state)
-        found = roll_back(self.directory, state)
+        self._saving.finish(state)
+        found = roll_back(self._saving.directory, state)
         if found is None:
-            said = f"{self.directory} has no checkpoint yet: the update is skipped, nothing else"
+            said = f"{self._saving.directory} has no checkpoint yet: the update is skipped, nothing else"
         else:
             present = named(state.callbacks)
             for name, kept in state.callback_states.items():

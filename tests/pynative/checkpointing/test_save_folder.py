@@ -115,6 +115,15 @@ def test_figures_without_a_folder_to_save_in(tmp_path):
     assert [steps_of(path) for path in files] == [[1, 2], [1, 2, 3], [2, 3, 4]]
 
 
+def test_events_without_figures_are_another_runs_too(tmp_path):
+    """An earlier run's events.jsonl whose metrics.jsonl is gone is moved aside, not added to."""
+    for _ in range(2):
+        run(1, train_at, tmp_path, "--train-iters 1")
+        (tmp_path / "output" / commit.METRICS).unlink()
+    lines = [(tmp_path / "output" / place / commit.EVENTS).read_text() for place in ("earlier_1", "")]
+    assert [text.count('"event": "start"') for text in lines] == [1, 1]
+
+
 def test_figures_that_are_moved_meanwhile_stay_whole(tmp_path):
     """A run without --save whose metrics.jsonl another run moves aside goes on writing into it."""
     seen = run(1, move_meanwhile, tmp_path)[0]

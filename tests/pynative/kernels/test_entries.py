@@ -5,6 +5,7 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
+from pynative.tape import autograd
 from tests.support.kernels import Array, assert_close, assert_equals_reference, normal, tensor, values
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -41,6 +42,17 @@ def test_windows_are_pooled(parts):
     width = parts * SIZE
     inputs = normal(LENGTH, BATCH, width), normal(LENGTH, BATCH, width, seed=1), normal(RATIO, width, seed=2)
     assert_equals_reference(lambda x, z, b: kernels.pool_windows(x, z, b, RATIO, SIZE), pooled, inputs)
+
+
+def test_a_second_backward_has_the_first_ones_gradients():
+    """`pool_windows` of separate windows leaves its values alone: after a forward and backward they are unchanged."""
+    given = normal(LENGTH, BATCH, SIZE), normal(LENGTH, BATCH, SIZE, seed=1), normal(RATIO, SIZE, seed=2)
+    leaves = [autograd.leaf(tensor(x.copy())) for x in given]
+    with autograd.recording():
+        pooled = kernels.pool_windows(*leaves, RATIO, SIZE)
+    autograd.backward([pooled], [tensor(normal(COUNT, BATCH, SIZE, seed=3))])
+    for leaf, x in zip(leaves, given, strict=True):
+        np.testing.assert_array_equal(values(leaf), x)
 
 
 QUERY, KEY, WEIGHTS = normal(LENGTH, BATCH, 3, 5), normal(COUNT, BATCH, 5, seed=1), normal(LENGTH, BATCH, 3, seed=2)

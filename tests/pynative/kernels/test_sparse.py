@@ -9,6 +9,7 @@ from mindspore import from_numpy
 from parallel_core.context import Run, runs
 from pynative import kernels
 from pynative.kernels.block import AttentionRule, Scores
+from pynative.kernels.ops import blocked_attention
 from tests.support.kernels import normal, run_operator, tensor
 
 S, B, J, C, TOPK, SCALE = 300, 2, 3, 8, 17, 0.3
@@ -70,6 +71,26 @@ def test_attention_to_chosen_keys(implementation):
     np.testing.assert_allclose(sparse[0][0], weighted, atol=1e-5)
     for one, other in zip((*sparse[0], *sparse[1]), (*masked[0], *masked[1]), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("of_documents", [False, True])
+def test_chosen_keys_beside_a_mask(implementation, of_documents):
+    """Attention, at once and in blocks, with chosen keys beside a mask, or beside documents, sees the keys that both
+    show."""
+    own = np.arange(S)[:, None]
+    keys = np.concatenate((own, own // 2), axis=1)
+    chosen = from_numpy(np.broadcast_to(keys.astype(np.int32), (B, S, 2)).copy())
+    first_keys = np.where(own < 150, 0, 150)
+    masked = np.arange(S) < first_keys if of_documents else ~CAUSAL | (np.arange(S) % 3 == 1) & ~np.eye(S, dtype=bool)
+    beside = {"first_keys": np.broadcast_to(first_keys[:, 0].astype(np.int32), (B, S))}
+    beside = beside if of_documents else {"mask": from_numpy(masked[None, None])}
+    rule = AttentionRule(scale=SCALE, chosen=chosen, **beside)
+    both = AttentionRule(scale=SCALE, mask=from_numpy(~shown_by(chosen.asnumpy())[:, None] | masked))
+    expected = run_operator(lambda *x: kernels.attention(*x, both), (Q, K, V))
+    for attention in (kernels.attention, blocked_attention.attention):
+        found = run_operator(lambda *x, of=attention: of(*x, rule), (Q, K, V))
+        for one, other in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("of_chosen_alone", [False, True])

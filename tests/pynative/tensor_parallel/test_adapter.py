@@ -1,5 +1,7 @@
 """Low-rank adapters of linears: against numpy, under every layout against one process, and with the base unchanged."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -115,6 +117,29 @@ def test_a_linear_of_ones_own_is_numpys(world, kind):
     """Column- and row-parallel linears with an adapter, on 1 and 2 ranks: y and gradients are numpy's, base frozen."""
     for error, trained in run(world, recounted, kind):
         assert error < 1e-6 and trained == [False, True, True]
+
+
+def of_a_block(backend, cut_axis: int) -> list[tuple[int, ...]]:
+    """Shapes of weight, A and B of the LoRA class of this axis `of` a block of 8 and 6 features, those with fused parts
+    if it is column-parallel. Asserts that a block with an adapter is refused."""
+    from pynative.tensor_parallel import lora_layers
+
+    kind = (lora_layers.ColumnParallelLoRA, lora_layers.RowParallelLoRA)[cut_axis]
+    config = config_of(f"{TINY} --tensor-model-parallel-size {backend.world_size}", backend.world_size)
+    block = Linear(8, 6, cut_axis, Normal(1.0), "float32", widths=() if cut_axis else (4, 2))
+    with job(backend, config):
+        cell = kind.of(block, config.model_config, lora_rank=2)
+        adapter = Adapter(8, 6, cut_axis, 1, 2, 1.0, 0.0, Normal(1.0), "float32", "tp")
+        with pytest.raises(ValueError, match="an adapter of its own"):
+            kind.of(replace(block, adapter=adapter), config.model_config)
+        return [p.shape for p in (cell.weight, cell.adapter.lora_a, cell.adapter.lora_b)]
+
+
+@pytest.mark.parametrize(("cut_axis", "shapes"), [(0, [(3, 8), (2, 8), (3, 2)]), (1, [(6, 4), (2, 4), (6, 2)])])
+def test_a_block_gets_an_adapter(cut_axis, shapes):
+    """ColumnParallelLoRA and RowParallelLoRA `of` a block, one with fused parts: weight and adapter are cut alike; a
+    block with an adapter is refused."""
+    assert all(found == shapes for found in run(2, of_a_block, cut_axis))
 
 
 @pytest.mark.parametrize("cut_axis", [0, 1])

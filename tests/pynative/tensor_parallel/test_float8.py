@@ -138,3 +138,30 @@ def test_a_second_run_and_a_resumed_one_have_the_scales_of_the_first(tmp_path):
     (once,) = run(1, losses, f"{line} --save {tmp_path} --save-interval 2")
     assert run(1, losses, f"{line} {FULL}") == [once]
     assert run(1, losses, f"{line} --load {tmp_path} --ckpt-step 2") == [once[2:]]
+
+
+def scales_of_ones_own_loop(backend, flags: str) -> list[list[float]]:
+    """The scales of all operands, before and after each of two calls of a script's forward-backward function."""
+    from pynative.training.forward_backward import get_forward_backward_func
+    from pynative.training.training import get_model
+    from pynative.transformer.gpt_model import GPTModel
+
+    config, rows = config_of(flags, backend.world_size), layouts.Rows()
+    samples = [rows[i] for i in range(4)]
+    batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
+    with job(backend, config):
+        model = get_model(lambda **stage: GPTModel(config.model_config, **stage), config)
+        function = get_forward_backward_func(model, [], config.training_config, config.model_config)
+        products = [getattr(cell, "products", None) for chunk in model for _, cell in chunk.cells_and_names()]
+        scales = [scale for found in products for scale in getattr(found, "scales", {}).values()]
+        seen = [[scale.scale for scale in scales]]
+        for _ in range(2):
+            function(**batch)
+            seen.append([scale.scale for scale in scales])
+    return seen
+
+
+def test_a_loop_of_ones_own_has_delayed_scales():
+    """A script's forward-backward function advances every delayed scale after its first call."""
+    first, second, _ = run(1, scales_of_ones_own_loop, f"{TINY} --global-batch-size 4 {DELAYED}")[0]
+    assert first and all(before == 1.0 != after for before, after in zip(first, second, strict=True))

@@ -286,6 +286,8 @@ REFUSED = [
     ("ColumnParallelLinear", {"gather_outputs": True}, TINY, "no argument 'gather_outputs'"),
     ("RowParallelLinear", {"input_is_parallel": False}, SP2, "--sequence-parallel"),
     ("ColumnParallelLinear", {"disable_grad_reduce": True}, SP2, "--sequence-parallel"),
+    ("ColumnParallelLinear", {"gather_output": True, "stride": 2}, TP2, "gather_output=True with fused parts"),
+    ("RowParallelLinear", {"input_is_parallel": False, "stride": 2}, TP2, "input_is_parallel=False with fused parts"),
 ]
 
 
@@ -303,7 +305,7 @@ def refusal(backend, kind: str, options: dict, flags: str) -> str:
 def test_what_is_not_available_is_refused(kind, options, flags, word):
     """Each option of Megatron's layers that is not available raises an error that names it, instead of being
     ignored."""
-    assert all(word in message for message in run(2 if flags == SP2 else 1, refusal, kind, options, flags))
+    assert all(word in message for message in run(1 if flags == TINY else 2, refusal, kind, options, flags))
 
 
 def test_label_smoothing_is_refused():

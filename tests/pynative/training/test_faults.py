@@ -160,10 +160,11 @@ def test_weights_that_hold_no_number_go_before_operators():
     assert "weights" not in run(1, ruined, "--rerun-mode disabled")[0]
 
 
-def spikes(backend, flags: str) -> tuple[list[tuple[int, float, bool]], list[str]]:
+def spikes(backend, flags: str, write_seconds: float = 0.0) -> tuple[list[tuple[int, float, bool]], list[str]]:
     """((iteration, loss, skipped) of each of 30 steps, lines about a spike), where step 25's loss is ten times too high
-    until it was told."""
+    until it was told. write_seconds: how much longer it takes to write a checkpoint."""
     from pynative import kernels
+    from pynative.checkpointing.save import Saving
     from pynative.step_position import get_step_position
     from pynative.training.callbacks import Callback
 
@@ -178,6 +179,8 @@ def spikes(backend, flags: str) -> tuple[list[tuple[int, float, bool]], list[str
                 return kernels.scale(real(losses, *rest), 10.0) if wrong else real(losses, *rest)
 
             stack.enter_context(patch.object(kernels, "masked_mean", mean))
+            write = Saving.write
+            stack.enter_context(patch.object(Saving, "write", lambda self: (time.sleep(write_seconds), write(self))))
 
         def on_step_end(self, state):
             steps.append((state.iteration, state.result.loss, state.result.skipped))
@@ -202,6 +205,14 @@ def test_a_loss_spike(action, tmp_path):
         assert "went back to" in said[1] and "step 20; data go on behind sample 100" in said[1]
     else:
         assert [step[0] for step in steps] == [*range(1, 31)]
+
+
+def test_a_rollback_finishes_the_checkpoint_under_way(tmp_path):
+    """--async-save: a rollback waits for the checkpoint that is being written, and goes back to that one."""
+    flags = f"--loss-spike-action rollback --save {tmp_path} --save-interval 24 --async-save"
+    (steps, said), _ = run(2, spikes, flags, 1.0)
+    assert [step[0] for step in steps] == [*range(1, 26), *range(25, 31)]
+    assert "went back to" in said[1] and "step 24; data go on behind sample 100" in said[1]
 
 
 def slow(backend, owner: str, name: str) -> list[str]:

@@ -84,6 +84,31 @@ def test_restarts_and_errors_are_events(tmp_path):
     assert first["event"] == "start" and first["config"]["training_config"]["training_iters"] == 6
 
 
+def repeat(backend, flags: str) -> tuple[int, int]:
+    """(How many callers still record, how many comparisons were made) at the end of a run that goes back to its first
+    step after the third."""
+    from pynative.training.callbacks import Callback
+
+    compared = []
+
+    class Repeats(Callback):
+        def on_step_end(self, state):
+            compared.extend([state.comparison] if state.comparison not in (None, *compared) else [])
+            if state.iteration == 3 and not self.has_gone:
+                self.has_gone, state.iteration = True, 1
+
+        has_gone = False
+
+    state = pretrain_tiny(backend, f"{BATCHES} {flags}", callbacks=[Repeats()])
+    return state.recorder._asking, len(compared)
+
+
+def test_a_second_step_is_compared_once():
+    """A run that makes its second step again, after a rollback, compares it with the plan once, and ends what it
+    began."""
+    assert run(1, repeat, "--train-iters 5") == [(0, 1)]
+
+
 def fail(backend, flags: str) -> None:
     """Train with a callback that warns in each step and raises in step 6."""
     from pynative.startup.log import warn

@@ -6,6 +6,7 @@ Its heads lie at even distances, in the order of their keys' heads, so that one 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -238,14 +239,15 @@ class Block:
         return bits_of(np.stack(masks), self.keys.itemsize)
 
     def _hidden_scores(self) -> Array | None:
-        """Bool [q, k], True for keys that the given mask hides or the query did not choose; None without either."""
-        mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.heads.sample(self.span)
+        """Bool [q, k], True for keys that the given mask (with window and documents) hides or the query did not choose;
+        None without either."""
+        scores, batch, hidden = self.heads.scores, self.heads.sample(self.span), list[Array | None]()
         if scores.chosen is not None:
             chosen = array_of(scores.chosen)[batch, -scores.queries :][self.rows]
-            return ~np.concatenate([shown_to(chosen, run) for run in scores.key_positions], axis=1)
-        if mask is None:
-            return None
-        array = array_of(mask)
-        rows = columns(array[batch % len(array), 0, -scores.queries :][self.rows], scores)
-        before = self._before(self.heads.key_positions)
-        return rows if before is None else rows | before
+            hidden.append(~np.concatenate([shown_to(chosen, run) for run in scores.key_positions], axis=1))
+        if scores.mask is not None:
+            mask = array_of(scores.mask)
+            hidden.append(columns(mask[batch % len(mask), 0, -scores.queries :][self.rows], scores))
+            hidden.append(self._before(self.heads.key_positions))
+        given = [part for part in hidden if part is not None]
+        return reduce(np.logical_or, given) if given else None

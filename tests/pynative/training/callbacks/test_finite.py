@@ -82,14 +82,15 @@ def test_without_the_check_the_update_is_skipped():
         assert not np.isfinite(norm)
 
 
-def warnings_of(scales: list[float | None], has_scaler: bool = True) -> list[str]:
-    """Warnings of SkippedStepsCallback over steps with these loss scales, each skipped; None: a step that was made."""
+def warnings_of(scales: list[float | None], has_scaler: bool = True, spike: str = "") -> list[str]:
+    """Warnings of SkippedStepsCallback over steps with these loss scales, each skipped (as a spike, if one is given);
+    None: a step that was made."""
     from pynative.training.callbacks import SkippedStepsCallback
 
     callback, cell = SkippedStepsCallback(), SimpleNamespace(loss_scaler=object() if has_scaler else None)
     with patch("pynative.training.callbacks.finite.warn") as warn:
         for iteration, scale in enumerate(scales, 1):
-            result = SimpleNamespace(skipped=scale is not None, loss_scale=scale or 1.0)
+            result = SimpleNamespace(skipped=scale is not None, loss_scale=scale or 1.0, spike=spike)
             callback.on_step_end(SimpleNamespace(iteration=iteration, result=result, step_cell=cell))
     return [call.args[0] for call in warn.call_args_list]
 
@@ -116,3 +117,10 @@ def test_without_a_scaler_nobody_is_told_of_one():
     """Ten skipped steps of a run without a loss scaler: one warning that names --lr and no scale."""
     (message,) = warnings_of([1.0] * 10, has_scaler=False)
     assert "the last 10 steps" in message and "--lr" in message and "scale" not in message
+
+
+@pytest.mark.parametrize("has_scaler", [False, True])
+def test_spikes_are_not_said_to_be_no_numbers(has_scaler):
+    """Ten steps in a row that --loss-spike-action skips: one warning that calls them spikes and names that flag."""
+    (message,) = warnings_of([1.0] * 10, has_scaler, spike="a loss spike: 9.0 standard deviations")
+    assert "are spikes" in message and "--loss-spike-action report" in message and "not finite" not in message

@@ -22,7 +22,8 @@ def pipeline_schedule(args: Any) -> str | None:
 
 
 def num_layer_list(args: Any) -> Any:
-    """Numbers of layers by stage, from a layout, else a list; None: not given; Unknown: a layout that is refused."""
+    """The list of numbers of layers: from a layout (`layers_of_stages`), else as given; None: not given; Unknown: a
+    layout that cannot be read, or whose number of virtual stages is no multiple of the pipeline size."""
     layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size or 1
     if layout is None:
         given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list

@@ -168,7 +168,8 @@ def coerced(path: str, value: Any) -> Any:
     if row is not None and isinstance(value, str) and (has_notation or not has_type(value, kind)):
         value = taken(row, value)
     if isinstance(value, list) and has_type((), kind):
-        value = tuple(value)
+        number = row.type if row is not None and row.type in (int, float) else None
+        value = tuple(number(entry) if number and isinstance(entry, str) else entry for entry in value)
     if not has_type(value, kind):
         raise ValueError(value)
     return value

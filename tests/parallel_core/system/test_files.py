@@ -42,6 +42,7 @@ def test_a_disk_that_stays_full_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_process_may_have_any_name():
     """The start of a process whose name is no UTF-8 is read."""
     name = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xff) \\xfe'); print(flush=True); time.sleep(60)"

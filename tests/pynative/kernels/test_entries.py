@@ -44,7 +44,7 @@ def test_windows_are_pooled(parts):
     assert_equals_reference(lambda x, z, b: kernels.pool_windows(x, z, b, RATIO, SIZE), pooled, inputs)
 
 
-def test_a_second_backward_has_the_first_ones_gradients():
+def test_pooling_leaves_its_values_alone():
     """`pool_windows` of separate windows leaves its values alone: after a forward and backward they are unchanged."""
     given = normal(LENGTH, BATCH, SIZE), normal(LENGTH, BATCH, SIZE, seed=1), normal(RATIO, SIZE, seed=2)
     leaves = [autograd.leaf(tensor(x.copy())) for x in given]

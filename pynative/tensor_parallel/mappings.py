@@ -164,7 +164,8 @@ class Boundary:
         return self.sequence.tensor > 1
 
     def positions(self, length: int) -> Ranges:
-        """The global positions of this rank's hidden states [length, b, h] outside of the region."""
+        """The global positions of this rank's hidden states [length, b, h] as they lie outside of the tensor-parallel
+        region: with --sequence-parallel those of its shard of `length` tokens."""
         return self.sequence.positions(length, self.context_rank, self.group.rank)
 
     def entered(self, x: Tensor) -> Tensor:

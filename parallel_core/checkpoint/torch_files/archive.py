@@ -100,8 +100,7 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 def damaged_entry(path: Path, begin: int, size: int) -> str | None:
     """The name of the first entry of an archive whose checksum differs or that cannot be read, or words saying that
-    it is no archive; None if all checksums agree. Raises OSError if the file is missing or cannot be opened,
-    RuntimeError for an archive that is encrypted."""
+    it is no archive; None if all checksums agree. Raises OSError if the file is missing or cannot be opened."""
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             return archive.testzip()

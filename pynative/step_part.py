@@ -16,8 +16,8 @@ class StepPart:
         return nullcontext()
 
     def after_step(self) -> None:
-        """Act after a step's backwards and before its update, also when the update is skipped. In a script's own loop
-        (`ForwardBackward`) it is not called."""
+        """Act after a step's backwards and before its update, also when the update is skipped; in a script's own loop
+        (`ForwardBackward`) once the gradients are reduced."""
 
     def after_update(self, figures: Mapping[str, Array]) -> None:
         """Act after an update that was not skipped; in a script's own loop (`ForwardBackward`) once the gradients are

@@ -98,7 +98,8 @@ def _sync_all(directory: Path) -> None:
 
 def publish(root: Path, iteration: int) -> Path:
     """Rename the hidden directory of an iteration to the checkpoint's, in place of an earlier one of this iteration,
-    and name it the latest; its path. After a failure it can be called again."""
+    and name it the latest; its path. After a failure it can be called again. Raises OSError, also if neither is
+    there."""
     final = root / checkpoint_name(iteration)
     partial, aside = partial_directory(root, iteration), _hidden(final, "replaced")
     if partial.exists():
@@ -107,6 +108,8 @@ def publish(root: Path, iteration: int) -> Path:
         if final.exists():
             final.rename(aside)
         partial.rename(final)
+    elif not final.exists():
+        raise FileNotFoundError(f"{partial} is gone: another job has taken the folder meanwhile")
     _sync(root)
     with replacing(root / TRACKER) as file:
         file.write(f"{iteration}\n".encode())

@@ -113,8 +113,8 @@ class AllConfig(Sections):
 
     @property
     def overlaps_experts(self) -> bool:
-        """Whether tokens are to travel to their experts while another micro-batch computes: in schedules that pair a
-        forward with another's backward (`PAIRED`)."""
+        """Whether flags ask that tokens travel to their experts while another micro-batch computes, and nothing stands
+        against it (`against_pairs`); only schedules of `PAIRED` do it."""
         moe, size = self.moe_config, self.parallel_config.expert_model_parallel_size
         travel = moe.num_experts is not None and size > 1
         return moe.overlap_moe_expert_parallel_comm and travel and not self.against_pairs

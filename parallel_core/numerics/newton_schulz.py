@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Polynomial(NamedTuple):
-    """The coefficients a, b, c of one iteration."""
+    """The coefficients of one Newton-Schulz iteration, a X + b (X X^T) X + c (X X^T)^2 X."""
 
     a: float
     b: float

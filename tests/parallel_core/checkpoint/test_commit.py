@@ -394,6 +394,15 @@ def test_publishing_can_be_tried_again_at_any_step(tmp_path):
         assert _value(root) == 2 and [path.name for path in root.glob(".*")] == []
 
 
+def test_what_another_job_has_removed_is_not_published(tmp_path):
+    """`publish` of a folder that is gone raises, and the file that names the latest stays as it was."""
+    save(tmp_path, 1, [one_tensor(1)])
+    commit.clean(tmp_path)
+    with pytest.raises(FileNotFoundError, match="another job has taken the folder"):
+        commit.publish(tmp_path, 2)
+    assert (tmp_path / commit.TRACKER).read_text() == "1\n"
+
+
 def _refusing(name: str, nth: int):
     """The function `name` of `commit` or, if it has none, of Path, whose call number `nth`, from 0, raises EIO."""
     original, calls = getattr(commit, name, None) or getattr(Path, name), iter(range(100))

@@ -177,6 +177,20 @@ def test_an_encrypted_archive_is_refused(tmp_path):
     assert "encrypted" in (damaged_entry(path, 0, len(content)) or "")
 
 
+def test_an_archive_with_a_damaged_name_is_refused(tmp_path):
+    """A torch.save archive in whose list a name that is said to be UTF-8 is none is an error that names the file."""
+    path = tmp_path / "f.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/d\u00e4ta.pkl", b"\x80\x02N.")
+    content = bytearray(path.read_bytes())
+    listed = content.index(b"PK\1\2")
+    content[content.index("\u00e4".encode(), listed)] = 0x91
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"f\.pt: not") as error:
+        read_archive(path)
+    assert not isinstance(error.value, UnicodeError)
+
+
 def test_a_chunk_of_torch_dist_without_a_file(tmp_path):
     """A torch_dist `.metadata` that gives no file for a chunk is refused with the folder's name."""
     folder = unpack("torch_dist/mixtral_ep2", tmp_path)

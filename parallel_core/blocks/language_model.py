@@ -134,7 +134,8 @@ class Chunk(Block):
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
         """Bytes of the saved activations of offloaded modules, which lie in host memory where the device has memory of
-        its own; tensors that are too small to be moved count, too."""
+        its own. A module that keeps less than the smallest tensor that goes there does not count; of any other all
+        tensors do."""
         further = self.mtp.offloaded_bytes(micro_batch) if self.mtp else 0
         return self.decoder.layers.offloaded_bytes(micro_batch) + further
 

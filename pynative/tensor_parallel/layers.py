@@ -122,8 +122,7 @@ class ParallelLinear(nn.Cell):
         init_method: initial values of the weight; None: normal with `config.initial_std`.
         bias: whether the layer has a bias.
         stride: number of fused equal parts along the cut axis, each cut on its own: a rank has a slice of every part.
-        skip_weight_param_allocation: have no weight; of a ColumnParallelLinear alone, whose caller passes one (tied
-            embeddings).
+        skip_weight_param_allocation: have no weight; a ColumnParallelLinear's caller passes one (tied embeddings).
         bias_init: initial values of the bias.
         param_init_dtype, compute_dtype: types of the parameters, and of the input as it is multiplied and the result;
             they default to the config's.

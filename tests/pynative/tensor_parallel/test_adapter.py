@@ -42,13 +42,14 @@ that tensor-parallel ranks cut as well."""
 
 
 def with_b(*arguments, **named):
-    """A GPTModel whose adapters begin with random B instead of zero, so that no gradient is zero."""
+    """A GPTModel whose adapters begin with random B instead of zero, so that no gradient is zero. B is small enough for
+    scores of usual size: with twice as large ones, rounding alone passes the tolerance on some processors."""
     from pynative.transformer.gpt_model import GPTModel
 
     model = GPTModel(*arguments, **named)
     for parameter in model.get_parameters():
         if parameter.meta.spec.role == "adapter":
-            parameter.meta.initial = Normal(0.2)
+            parameter.meta.initial = Normal(0.1)
     return model
 
 

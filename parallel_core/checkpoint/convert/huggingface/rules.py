@@ -29,8 +29,8 @@ class IndexerRows(NamedTuple):
         return sorted(range(self.size), key=ours.__getitem__)
 
     def rotary_last(self) -> list[int]:
-        """For each of our rows of a head, in order, the number of the same row in a file of another form: a head's
-        rotary channels are first, and the two of a pair neighbours, as in ours."""
+        """For each of our rows of a head, whose rotary channels come last, the number of the same row in a file of
+        another form, where they come first; in both the two channels of a pair are neighbours."""
         return [*range(self.rotary, self.size), *range(self.rotary)]
 
     def rotary_first(self) -> list[int]:

@@ -165,7 +165,8 @@ class EntryAttention(CoreAttention):
         return super().forward_flops(tokens, seen)
 
     def keys_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of a micro-batch's keys, of whole sequences, and of its entries."""
+        """Bytes of the keys of a micro-batch's whole sequences: one of each token and, with a `ratio`, one of each
+        compressed entry of `ratio` tokens."""
         keys = micro_batch.seq_length + (micro_batch.seq_length // self.ratio if self.ratio else 0)
         return micro_batch.batch * keys * self.query_key_size * micro_batch.item_size
 

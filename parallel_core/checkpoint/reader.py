@@ -44,11 +44,11 @@ class CheckpointReader:
         checkpoint."""
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """Sentences, one for each damaged file: it is missing, has another size, or, where the manifest holds its
-        checksums, is not readable or has other bytes than were written.
+        """Sentences, one for each damaged file: it is missing, cannot be read, has another size, or, where the
+        manifest holds its checksums, is no readable file of tensors or has other bytes than were written.
 
         Reading everything takes time, so ranks can divide the files: `share` (from 0) of `shares` looks at every
-        `shares`-th file, from its number on. Raises OSError for a file that cannot be opened.
+        `shares`-th file, from its number on.
         """
         files = list(self.manifest.files.items())[share::shares]
         found = (damage(self.directory / name, record, open_tensors) for name, record in files)

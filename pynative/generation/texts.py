@@ -45,9 +45,9 @@ def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int)
 
 
 def check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
-    """Raise ValueError if ranks that compute a batch together were given arguments `asked` of different `repr`: with
-    expert parallelism or ZeRO stage 3 all ranks, else those of one tensor- and pipeline-parallel copy of the model. All
-    of them call this."""
+    """Raise ValueError if ranks that compute a batch together were given different arguments `asked`, compared as JSON,
+    arrays whole: with expert parallelism or ZeRO stage 3 all ranks, else those of one tensor- and pipeline-parallel
+    copy of the model. All of them call this."""
     gathers_weights = any(parameter.meta.is_cut for parameter in model.trainable_params())
     if gathers_weights or parallel_state.get_expert_model_parallel_world_size() > 1:
         group = parallel_state.get_world_group()

@@ -88,7 +88,8 @@ def first_sentence(text: str) -> str:
 
 def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tuple[Flag, ...]]:
     """The rows of each section, in the order of the config: first those of its options' own flags, then further flags.
-    without_flag: flags of options that get no row. Raises AssertionError at the end if `own` names another flag."""
+    without_flag: flags of options that get no row. Raises AssertionError at the end if `own` of
+    one of `acting` names another flag."""
     parts = list(acting)
     own = {name: change for part in parts for name, change in part.own.items()}
     others = [flag for part in parts for flag in part.others]

@@ -5,8 +5,7 @@ from typing import Any
 
 import psutil
 
-from parallel_core.blocks import model_chunks
-from parallel_core.config import AllConfig, ModelConfig
+from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged
 from parallel_core.findings import Finding
 from parallel_core.planner import Plan
@@ -16,30 +15,38 @@ from parallel_core.recompute.plan import NORMS
 from parallel_core.system.environment import has_ascend
 
 
+def _planned(config: AllConfig) -> tuple[Plan, list[StageMemory]] | None:
+    """The run's plan, and the memory of a rank of each stage; None where a size is not known yet."""
+    try:
+        plan = Plan.of_run(config)
+        return plan, plan.memory
+    except Unjudged:
+        return None
+
+
 def memory_of_stages(config: AllConfig) -> list[StageMemory]:
     """The memory of a rank of each pipeline stage by `Plan.of_run`; empty where a size is not known yet, such as that
     of a vocabulary that only the tokenizer's files give. Raises ConfigError as `find_device`."""
-    try:
-        return Plan.of_run(config).memory
-    except Unjudged:
-        return []
+    planned = _planned(config)
+    return planned[1] if planned else []
 
 
 def as_lines(config: AllConfig) -> Iterator[str]:
     """The lines of the plan's table of memory, in MiB, and a note if results are recomputed on a CPU without being
     asked for; one line that says so where the memory is not known."""
-    stages = memory_of_stages(config)
-    if not stages:
+    planned = _planned(config)
+    if not planned:
         yield "memory of a rank: not known before the vocabulary is; add --check-files, or give --vocab-size"
         return
+    plan, stages = planned
     yield from memory_lines(stages, "MiB")
-    yield from _of_results(config)
+    yield from _of_results(plan)
 
 
-def _of_results(config: AllConfig) -> Iterator[str]:
+def _of_results(plan: Plan) -> Iterator[str]:
     """A note, or none, that results of norms or activation functions are recomputed on a CPU without being asked
     for."""
-    parallel, parts = config.parallel_config, _recomputed_unasked(config.model_config)
+    parallel, parts = plan.config.parallel_config, _recomputed_unasked(plan)
     made_again = f"results of {' and of '.join(parts)} are recomputed instead of being saved"
     if parts and parallel.drops_outputs:
         yield f"  On a CPU {made_again} (docs/recompute.md)."
@@ -47,10 +54,10 @@ def _of_results(config: AllConfig) -> Iterator[str]:
         yield f"  On a CPU activations are fewer: {made_again}; --device-target CPU counts so."
 
 
-def _recomputed_unasked(model: ModelConfig) -> list[str]:
+def _recomputed_unasked(plan: Plan) -> list[str]:
     """The kinds of parts, as words, whose results a CPU recomputes in some layer although no flag asks for it."""
-    norms, kinds = not model.apply_residual_connection_post_norm, set[bool]()
-    for stack in (chunk.decoder.layers for chunk in model_chunks(model)):
+    norms, kinds = not plan.config.model_config.apply_residual_connection_post_norm, set[bool]()
+    for stack in (chunk.decoder.layers for stage in plan.stages for chunk in stage.chunks):
         for (_, layer), asked in zip(stack.layers, stack.recompute.layers, strict=True):
             dropped = asked.dropping_outputs(layer.parts(), norms)
             kinds |= {part.flag == NORMS for part in dropped.parts if part in dropped.droppable}

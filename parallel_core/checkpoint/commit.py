@@ -201,7 +201,7 @@ def _published(root: Path) -> list[Path]:
 
 
 def _order(checkpoint: Path) -> tuple[int, str]:
-    """What a checkpoint's place in the order of publication goes by."""
+    """The key by which checkpoints are sorted in the order of their publication."""
     return (checkpoint / MANIFEST).stat().st_mtime_ns, checkpoint.name.strip(".").partition(".")[0]
 
 

@@ -39,9 +39,10 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fractions of the peaks that programs reach on a kind of device; and seconds of a launch (`launch`), the
-    exponent by which bandwidth falls with the nodes (`congestion`), a rank's speed beside idle cores (`alone`), and its
-    waits for slower ranks as parts of what it computes (`uneven`, `meeting`)."""
+    """Fractions of the peaks that programs reach on a kind of device; and seconds of a launch (`launch`; in
+    a backward `launch_back`), the exponent by which bandwidth falls with the nodes (`congestion`), a rank's speed
+    beside idle cores (`alone`), how much longer experts' products take (`grouped`), and waits for slower ranks as parts
+    of what a rank computes (`uneven`, `meeting`)."""
 
     products: float
     """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
@@ -65,20 +66,23 @@ class Calibration:
     """Share of the memory's bandwidth that the optimizer's update reaches; None: as `elementwise`."""
     narrow_products: float | None = None
     """Share of the 8-bit peak that is reached by a large product with 8-bit inputs; None: as `products`."""
-    alone: float | None = None
-    """Speed of a rank that computes while all other cores of its node are idle, as a multiple of that beside busy ones;
-    None: 1."""
-    grouped: float | None = None
-    """Seconds of experts' products, whose rows are uneven, as a multiple of those of a linear with as many tokens;
-    None: 1."""
     launch_back: float | None = None
     """Seconds of a launch in a backward; None: as `launch`."""
-    uneven: float | None = None
+    alone: float = 1.0
+    """Speed of a rank that computes while all other cores of its node are idle, as a multiple of that beside busy
+    ones."""
+    grouped: float = 1.0
+    """Seconds of experts' products, whose rows are uneven, as a multiple of those of a linear with as many tokens."""
+    uneven: float = 0.0
     """Seconds that a rank waits at the end of a step for ranks that were slower in it, as a part of the seconds that it
-    computes; None: 0."""
-    meeting: float | None = None
+    computes."""
+    meeting: float = 0.0
     """The same for ranks that meet in collectives within their passes (tensor or expert parallelism), where each wait
-    is for the slowest of the moment; None: 0."""
+    is for the slowest of the moment."""
+
+    def launch_of(self, is_backward: bool) -> float:
+        """Seconds in which the host starts one operation of a forward, or of a backward."""
+        return self.launch if self.launch_back is None or not is_backward else self.launch_back
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Device:
     memory, links, and the calibration. engine: the program that is assumed to run there, "megatron" or
     "pynative"; assumed: keys of the calibration that nobody has measured; is_mesh: whether each two devices of a node
     have a link of their own; cores: cores of a node that ranks share, 0: each device has its own processor; messages,
-    linear: measured tables, empty where nobody measured."""
+    by_size: measured tables, empty where nobody measured."""
 
     names: tuple[str, ...]
     memory_bytes: float

@@ -29,7 +29,7 @@ def refined(device: Device, runs: Sequence[Recorded]) -> Device:
     Runs with fewer ranks than cores say how fast a rank beside idle cores is; on a CPU the others that have no pipeline
     say how long ranks wait for each other, and without such a run these waits are None. The relative error of time is
     the largest that is left, at least 5%."""
-    device = _with(device, uneven=None, meeting=None)
+    device = _with(device, uneven=0.0, meeting=0.0)
     seen = [Seen.of(device, run) for run in runs]
     crowded = [one for one in seen if not one.is_alone] or seen
     found = replace(device, messages=_scaled(device, seen))
@@ -62,14 +62,14 @@ def _fitted(device: Device, seen: Sequence[Seen]) -> Device:
     least squares of errors, as parts of the passes. One run, or several with the same mixture of operations, change all
     kinds alike. Products may turn out faster than a measured peak, which then rises."""
     old = device.calibration
-    launch_back, grouped = old.launch_back or old.launch, old.grouped or 1.0
+    launch_back = old.launch_of(is_backward=True)
     slower = {
-        "products": {"products": old.products / 2, "grouped": grouped / 2},
+        "products": {"products": old.products / 2, "grouped": old.grouped / 2},
         "attention": {"attention": old.attention / 2},
         "elementwise": {"elementwise": old.elementwise / 2, "update": old.update or old.elementwise},
         "launch": {"launch": old.launch * 2, "launch_back": launch_back},
         "launch_back": {"launch_back": 2 * launch_back},
-        "grouped": {"grouped": 2 * grouped},
+        "grouped": {"grouped": 2 * old.grouped},
     }
     devices = [device, *(_with(device, **changes) for changes in slower.values())]
     rows = np.array([row for one in seen for row in _parts_of_passes(one, devices)])
@@ -89,9 +89,8 @@ def _paced(device: Device, ratio: Mapping[str, float]) -> Device:
     shares |= {kind: min(1.0, shares[kind] / above) for kind in ("products", "attention")}
     shares["elementwise"] = min(1.0, shares["elementwise"])
     peaks = {dtype: peak * (above if device.cores else 1.0) for dtype, peak in device.peak_flops.items()}
-    shares |= {"launch": old.launch * ratio["launch"]}
-    shares |= {"launch_back": (old.launch_back or old.launch) * ratio["launch_back"]}
-    shares |= {"grouped": (old.grouped or 1.0) * ratio["grouped"] / ratio["products"]}
+    shares |= {"launch": old.launch * ratio["launch"], "launch_back": old.launch_of(True) * ratio["launch_back"]}
+    shares["grouped"] = old.grouped * ratio["grouped"] / ratio["products"]
     return _with(replace(device, peak_flops=peaks), **shares)
 
 
@@ -137,7 +136,7 @@ def _with_speed_alone(device: Device, seen: Sequence[Seen]) -> Device:
     run."""
     if not seen:
         return device
-    return _with(device, alone=1 / ratio_of(_with(device, alone=None), seen, PASSES))
+    return _with(device, alone=1 / ratio_of(_with(device, alone=1.0), seen, PASSES))
 
 
 WAITS = ("uneven", "meeting")

@@ -129,22 +129,17 @@ class Speed:
         Work that was measured on the device (`Device.by_size`) takes the seconds of its arithmetic times the measured
         multiple instead; products whose inputs have the type `products_in` do not. Experts' products take
         `Calibration.grouped` times as long."""
-        longer = self._grouped if operation.kind == PRODUCTS and GROUPED in operation.name else 1.0
+        is_grouped = operation.kind == PRODUCTS and GROUPED in operation.name
+        return self._ungrouped(operation, work) * (self.device.calibration.grouped if is_grouped else 1.0)
+
+    def _ungrouped(self, operation: Operation, work: Work) -> float:
         if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
             saved = work.inputs * (1 - 1 / self.item_size)  # inputs of 8 bits take one byte each
-            return longer * (work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second)
+            return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
         points = self.device.by_size.get(work.sized[0]) if work.sized else None
         if points and work.sized:
-            return longer * work.flops / self._rate[operation.kind] * _at(points, work.sized[1])
-        return longer * (work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second)
-
-    @property
-    def _grouped(self) -> float:
-        return self.device.calibration.grouped or 1.0
-
-    def _launch(self, back: bool) -> float:
-        calibration = self.device.calibration
-        return (calibration.launch_back if back else None) or calibration.launch
+            return work.flops / self._rate[operation.kind] * _at(points, work.sized[1])
+        return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
     def pace(self, stages: float) -> float:
         """The multiple of its own speed that a rank has while all ranks of `stages` stages compute: below 1 where those
@@ -157,7 +152,7 @@ class Speed:
         busy = max(1.0, stages * on_node / topology.pipeline_model_parallel_size)
         if busy >= cores:
             return cores / busy
-        return 1 + ((self.device.calibration.alone or 1.0) - 1) * (cores - busy) / (cores - 1)
+        return 1 + (self.device.calibration.alone - 1) * (cores - busy) / (cores - 1)
 
     def by_part(
         self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float], back: bool = False
@@ -175,7 +170,7 @@ class Speed:
                 found[ELEMENTWISE] += sweeps * work.launches / self.bytes_per_second
                 launches += 4 * work.launches
         found |= messages
-        started = launches * self._launch(back)
+        started = launches * self.device.calibration.launch_of(back)
         return {**found, LAUNCHES: started if self.device.cores else max(0.0, started - sum(found.values()))}
 
     def meets(self, one: Message) -> bool:

@@ -79,7 +79,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
         hidden_back = max(hidden_back, (1 - shown) * min(back, products[1] + weight[PRODUCTS]))
     sent[TENSOR], sent_back[TENSOR], hidden = there - hidden_there, back - hidden_back, hidden_there + hidden_back
     meets = any(speed.meets(one) for one in messages)
-    wait = meets * (speed.device.calibration.meeting or 0.0)
+    wait = meets * speed.device.calibration.meeting
     forward = _with_waits(speed.by_part(((one, one.forward) for one in operations), sent), 0.0, wait)
     backward = _with_waits(speed.by_part(backwards, sent_back, back=True), sum(weight.values()), wait)
     flops = sum(one.forward.flops * (1 + one.runs_again) + one.backward.flops + one.weight.flops for one in operations)
@@ -330,7 +330,7 @@ def _after(
         exposed = reduced + gathered - hidden + sum(speed.message(one) for one in others)
         if speed.placement.group("dp-cp")[0] > 1 and not any(one.meets for one in row):
             micro_batches = plan.config.dataset_config.micro_batch_num
-            exposed += (speed.device.calibration.uneven or 0.0) * micro_batches * (backward + forward)
+            exposed += speed.device.calibration.uneven * micro_batches * (backward + forward)
         found.append((exposed, update_bytes(plan) / speed.update_bytes_per_second, hidden))
     exposed, update, hidden = max(found, key=lambda each: each[0] + each[1])
     pace = speed.pace(len(plans))

@@ -37,6 +37,7 @@ SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 TOKENS, LENGTHS = (64, 128, 256, 512, 1024, 2048), (128, 256, 512, 1024, 2048)
 """Tokens of the linears that are measured, and of the sequences of attention."""
 LAUNCHES, NEXT = 50, 6
+"""Launches, and weights of a linear, in one run."""
 
 
 def fastest(runs: Mapping[Key, Run], rounds: int = ROUNDS) -> dict[Key, float]:
@@ -69,12 +70,14 @@ def products(dtype: str) -> dict[str, tuple[float, Run]]:
     return found
 
 
-def linears(inner: int = 512, columns: int = 1536, weights: int = 24) -> dict[tuple[str, int], Run]:
-    """(one of a linear's three products, tokens in `TOKENS`) -> this product of a linear from `inner` to `columns`
+def linears(
+    sizes: Sequence[int] = TOKENS, inner: int = 512, columns: int = 1536, weights: int = 24
+) -> dict[tuple[str, int], Run]:
+    """(one of a linear's three products, tokens in `sizes`) -> this product of a linear from `inner` to `columns`
     features with the next few of `weights`, so that none is in a cache when it is needed, as in a step."""
     layers = cycle([(_random(columns, inner), _random(columns, inner)) for _ in range(weights)])
     found: dict[tuple[str, int], Run] = {}
-    for tokens in TOKENS:
+    for tokens in sizes:
         x, dy = _random(tokens, inner), _random(tokens, columns)
         found |= {(name, tokens): partial(_with_next, call, layers) for name, call in _products(x, dy).items()}
     return found
@@ -94,12 +97,12 @@ def _with_next(call: Callable[[Tensor, Tensor], Any], layers: Iterator[tuple[Ten
         call(*layer)
 
 
-def attentions(heads: int = 8, size: int = 64) -> dict[tuple[str, int], Run]:
-    """(ATTENTION or its gradient, tokens in `LENGTHS`) -> this pass of causal attention in float32, of one sequence of
+def attentions(lengths: Sequence[int] = LENGTHS, heads: int = 8, size: int = 64) -> dict[tuple[str, int], Run]:
+    """(ATTENTION or its gradient, tokens in `lengths`) -> this pass of causal attention in float32, of one sequence of
     so many tokens and `heads` heads of `size` each."""
     rule = AttentionRule(scale=size**-0.5, form=PLAIN)
     found: dict[tuple[str, int], Run] = {}
-    for length in LENGTHS:
+    for length in lengths:
         q, k, v, gradient = (_random(length, 1, heads, size) for _ in range(4))
         found[ATTENTION, length] = partial(kernels.attention, q, k, v, rule)
         with recording():
@@ -162,9 +165,7 @@ def update(elements: int = 1 << 20) -> tuple[float, Run]:
 def speed_alone(group: Group) -> float:
     """The speed of this rank while the other of `group` sleeps, as a multiple of that while both compute. Both call
     this; products, attention and a sweep are computed in turns, and the fastest of several times counts."""
-    attention = attentions()
-    runs = [run for (_, tokens), run in linears(weights=NEXT).items() if tokens == TOKENS[3]]
-    runs += [attention[ATTENTION, LENGTHS[2]], attention[ATTENTION_GRADIENT, LENGTHS[2]], sweep(rows=1024)[1]]
+    runs = [*linears([512], weights=NEXT).values(), *attentions([512]).values(), sweep(rows=1024)[1]]
     both = alone = inf
     for _ in range(2 * ROUNDS):
         group.barrier()

@@ -47,11 +47,15 @@ def convert(source: Array, out: Array) -> None:
 def _reordered(source: Array, out: Array) -> bool:
     """Convert `source` into `out` by oneDNN; False, and nothing written, where it has no fast way or the array is
     small."""
-    if source.size < FEW or library() is None:
+    if not _is_for_onednn(source):
         return False
     if source.flags.c_contiguous and out.flags.c_contiguous:
         source, out = source.reshape(-1), out.reshape(-1)
     return _executed(primitives.reorder(layout_of(source), layout_of(out)), source, out)
+
+
+def _is_for_onednn(array: Array) -> bool:
+    return array.size >= FEW and library() is not None
 
 
 def _executed(primitive: Primitive | None, *arrays: Array) -> bool:
@@ -78,7 +82,7 @@ def sum_into(out: Array, parts: Sequence[Array]) -> None:
     """Write the sum of `parts` (at least two) in their order into `out`: all of one type and shape, summed in float32
     and rounded once. out may be the first of the parts."""
     flat = [part.reshape(-1) for part in (out, *parts) if part.flags.c_contiguous]
-    if out.dtype == BFLOAT16 and out.size >= FEW and len(flat) == len(parts) + 1 and library() is not None:
+    if out.dtype == BFLOAT16 and len(flat) == len(parts) + 1 and _is_for_onednn(out):
         total, *addends = flat
         if _executed(primitives.total(layout_of(total), len(addends)), *addends, total):
             return

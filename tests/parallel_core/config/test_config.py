@@ -247,7 +247,7 @@ def test_samples_below_the_first_step_are_named():
 
 
 def test_a_size_between_equal_ones_is_judged():
-    """Of --step-batch-size-schedule 4, 3, 4 the 3, which interleaving does not take, is a finding."""
+    """The 3 of --step-batch-size-schedule 4, 3, 4, which interleaving does not take, is a finding."""
     flags = (
         f"{SAMPLED} --train-samples 100 --micro-batch-size 1 --global-batch-size 4 --num-layers 4 "
         "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"

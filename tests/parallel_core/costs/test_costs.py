@@ -328,7 +328,7 @@ def test_matrices_of_experts_are_gathered_over_their_own_group(expert_tensor, ga
 
 
 def test_part_of_a_tokens_choices_is_counted():
-    """Of one choice among 4 experts and 2 that do nothing two thirds are counted as FLOPs of experts."""
+    """Two thirds of one choice among 4 experts and 2 that do nothing are counted as FLOPs of experts."""
     config = config_of(f"{TINY} --num-experts 4 --moe-router-topk 1 --moe-router-pre-softmax", 1).model_config
     experts = Experts.of(config)
     all_real, some = (replace(experts, zero=zero).forward_flops(1, 16) for zero in (0, 2))

@@ -127,7 +127,7 @@ def test_what_is_offloaded_is_not_on_the_device():
 
 
 def test_small_tensors_are_not_offloaded():
-    """What a module keeps counts as lying in host memory from --min-offloaded-tensor-size numbers on."""
+    """A module's kept bytes count as lying in host memory from --min-offloaded-tensor-size numbers on."""
     modules = "--fine-grained-activation-offloading --offload-modules attn_proj core_attn"
     flags = f"{SIZES} --global-batch-size 8 {modules} --min-offloaded-tensor-size"
     numbers = 2 * 128 * 64  # of the one tensor that attn_proj keeps: rows, length, hidden size

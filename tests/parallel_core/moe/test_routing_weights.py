@@ -43,7 +43,7 @@ def differences(function, x, step=1e-6):
 
 @pytest.mark.parametrize("name", RULES)
 def test_gradients_of_an_expert_that_is_chosen_twice(name):
-    """Where a token has the same expert twice, the gradients of both choices are added."""
+    """Gradients of both choices are added for a token that has the same expert twice."""
     rule = RULES[name]
     experts = np.full((7, rule.topk), 4)
     upstream = np.random.default_rng(4).normal(size=experts.shape)

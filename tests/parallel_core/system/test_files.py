@@ -32,8 +32,8 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
 
 
 def test_a_disk_that_stays_full_leaves_nothing_behind(tmp_path):
-    """Where the bytes cannot be written even when the file is closed, the error is that of writing, and the temporary
-    file is removed."""
+    """Bytes that cannot be written even when the file is closed give the error of writing, and the temporary file is
+    removed."""
     with pytest.raises(OSError, match="No space left"), replacing(tmp_path / "f") as file:
         file.write(b"more")
         full = os.open("/dev/full", os.O_WRONLY)

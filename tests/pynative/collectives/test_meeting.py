@@ -41,7 +41,7 @@ def said(text: str) -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("text", STRANGERS.values(), ids=STRANGERS)
 def test_a_stranger_is_turned_away(text):
-    """What describes no rank is an answer of None, or -1, and no error of rank 0, whatever JSON it is."""
+    """A message that describes no rank gives None, or -1, and no error of rank 0, whatever JSON it is."""
     for reads, nobody in ((hosts._hello, None), (lambda one: hosts._rank_of(one, "t"), -1)):
         with said(text) as connection:
             assert reads(connection) == nobody

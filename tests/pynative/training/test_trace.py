@@ -204,7 +204,7 @@ def compared(backend, flags: str) -> tuple[int, bool]:
 
 
 def test_ranks_outside_of_a_trace_keep_no_spans(tmp_path):
-    """Where --profile-ranks leaves a rank out, its plan is compared with one step, as on the traced rank."""
+    """A rank that --profile-ranks leaves out compares its plan with one step, as the traced rank does."""
     assert run(2, compared, f"--trace --save {tmp_path} --save-interval 4 --profile-ranks 1") == [(1, False)] * 2
     assert {one.rank for one in steps_of(tmp_path)} == {1}
 

@@ -87,7 +87,7 @@ def test_a_stage_without_layers_hands_a_choice_on():
 
 
 def test_layers_with_compressed_keys_send_no_choice():
-    """Where layers compress keys no choice travels between stages, whatever --dsa-indexer-topk-freq says."""
+    """No choice travels between stages whose layers compress keys, whatever --dsa-indexer-topk-freq says."""
     flags = f"{TINY} --num-layers 4 --pipeline-model-parallel-size 2 {ENTRIES} 0 4 0 4 --dsa-indexer-topk-freq 4"
     model = config_of(flags, 2).model_config
     assert model.compressed_attention.enabled and not CarriedChoice.any_in(model)

@@ -301,11 +301,19 @@ def exit_on_mistakes() -> Iterator[None]:
 
 
 def _print_errors(errors: Sequence[str]) -> None:
-    if rank_of_environment() == 0:
+    if _is_first():
         print(*(f"error: {error}" for error in errors), sep="\n", file=sys.stderr)
     else:
         time.sleep(GRACE_SECONDS)
         print(f"error: {len(errors)} errors in the arguments, listed by rank 0", file=sys.stderr)
+
+
+def _is_first() -> bool:
+    """Whether this is rank 0; True, too, if the rank is no number, which is among the errors."""
+    try:
+        return rank_of_environment() == 0
+    except ConfigError:
+        return True
 
 
 def set_args(args: Namespace) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.schedules.actions import Placement
 from parallel_core.sharding import Coordinates
+from parallel_core.system.environment import number_of
 from parallel_core.topology import KINDS, Topology
 from pynative.collectives import Backend, Group, connect
 from pynative.step_position import StepPosition, get_step_position, set_step_position
@@ -68,9 +69,8 @@ def initialize_model_parallel(
     if (pipeline_model_parallel_split_rank, communicator_config_path) != (None, None):
         unused = f"{pipeline_model_parallel_split_rank=}, {communicator_config_path=}"
         raise ValueError(f"initialize_model_parallel: {unused}: only None is available; leave them out")
-    backend = connect() if backend is None else backend
     topology = Topology(
-        world_size=backend.world_size,
+        world_size=number_of("RANK_SIZE", default=1) if backend is None else backend.world_size,
         tensor_model_parallel_size=tensor_model_parallel_size,
         context_parallel_size=context_parallel_size,
         expert_model_parallel_size=expert_model_parallel_size,
@@ -81,7 +81,7 @@ def initialize_model_parallel(
         num_distributed_optimizer_instances=num_distributed_optimizer_instances,
         order=order,
     )
-    _begin(backend, topology, virtual_pipeline_model_parallel_size)
+    _begin(connect() if backend is None else backend, topology, virtual_pipeline_model_parallel_size)
 
 
 def _begin(backend: Backend, topology: Topology, virtual_size: int | None) -> None:

@@ -4,7 +4,6 @@ first.
 Unlike argparse by default, it takes no abbreviations.
 """
 
-import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from mapping.readers.meaning import DASHES, unknown
 from parallel_core.config.base import has_type
 from parallel_core.config.tree import OPTIONS
 from parallel_core.findings import Finding
-from parallel_core.system.environment import is_scheduler
+from parallel_core.system.environment import is_scheduler, number_of
 
 ExtraArgs = Callable[[ArgumentParser], Any]
 
@@ -212,14 +211,11 @@ def kind(read: Callable[[str], Any]) -> str:
 
 def world_size_of_environment() -> int | None:
     """The number of processes of this job, as the launcher's environment says (RANK_SIZE, MS_WORKER_NUM or WORLD_SIZE,
-    the first that is not empty); None without these. Raises ValueError if that is no number."""
-    names = ("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE")
-    return next((int(os.environ[name]) for name in names if os.environ.get(name)), None)
+    the first that is not empty); None without these. Raises ConfigError if that is no whole number."""
+    return number_of("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE", default=None)
 
 
 def rank_of_environment() -> int:
     """This process's rank, as the launcher's environment says (RANK_ID, else RANK), 0 without these; -1 for msrun's
-    scheduler, which runs the same script. Raises ValueError if that is no number."""
-    if is_scheduler():
-        return -1
-    return int(next((os.environ[name] for name in ("RANK_ID", "RANK") if os.environ.get(name)), "0"))
+    scheduler, which runs the same script. Raises ConfigError if that is no whole number."""
+    return -1 if is_scheduler() else number_of("RANK_ID", "RANK", default=0)

@@ -165,10 +165,15 @@ def is_of(checkpoint: Path, run_id: str) -> bool:
     return False
 
 
+def is_of_a_run(path: Path) -> bool:
+    """Whether a path's name is that of a file or folder that a run leaves in its folder, such as a checkpoint's."""
+    return _OF_A_RUN.fullmatch(path.name) is not None
+
+
 def of_runs(root: Path) -> list[Path]:
     """Paths in `root`, by their names: the tracker file first, then checkpoints, ours or Megatron-LM's, metrics.jsonl
     and events.jsonl in alphabetical order; empty if there is no such folder."""
-    found = [path for path in root.iterdir() if _OF_A_RUN.fullmatch(path.name)] if root.is_dir() else []
+    found = [path for path in root.iterdir() if is_of_a_run(path)] if root.is_dir() else []
     return sorted(found, key=lambda path: (path.name != TRACKER, path.name))
 
 

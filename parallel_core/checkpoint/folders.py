@@ -13,12 +13,13 @@ from parallel_core.findings import Finding
 
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
-    """Whether `place`, from which --load reads, or the folder in its path before the last name is this folder, links
-    resolved; False for None."""
+    """Whether `place`, from which --load reads, is this folder or a run's checkpoint in it (iter_*, release), links
+    resolved; False for None, and for other folders in it, such as `earlier_1`."""
     if place is None:
         return False
-    whole = Path(place).resolve()
-    return folder.resolve() in (whole, whole.parent, Path(place).absolute().parent.resolve())
+    path = Path(place).absolute()
+    parents = [one.parent.resolve() for one in (path, path.resolve()) if commit.is_of_a_run(one)]
+    return folder.resolve() in (path.resolve(), *parents)
 
 
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:

@@ -106,10 +106,7 @@ class Index:
         size = path.stat().st_size
         if size < _HEADER.size:
             raise _damaged(path, f"{size} bytes are too few for the header of {_HEADER.size}")
-        try:
-            mapped = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read ({error.strerror}); make it readable") from error
+        mapped = _bytes_of(path, mmap=True)
         magic, version, code, n, m = _HEADER.unpack(mapped[: _HEADER.size].tobytes())
         if magic != _MAGIC or version != _VERSION or code not in TOKEN_TYPES:
             raise _damaged(path, "the header is not that of a Megatron .idx file, version 1")
@@ -126,11 +123,20 @@ class Index:
         )
 
 
+def _bytes_of(path: Path, mmap: bool) -> NDArray[np.uint8]:
+    """The bytes of a file, mapped into memory or read. Raises ValueError where it may not be read."""
+    try:
+        can_map = mmap and path.stat().st_size  # an empty file can't be mapped
+        return np.asarray(np.memmap(path, np.uint8, mode="r") if can_map else np.fromfile(path, np.uint8))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); make it readable") from error
+
+
 class IndexedDataset:
     """Reads `PREFIX.bin` and `PREFIX.idx`; tokens are slices of the mapped file, or of its content, never copied."""
 
     def __init__(self, path_prefix: str | Path, mmap: bool = True) -> None:
-        """Raises ValueError naming the file and the fix when one is missing or damaged.
+        """Raises ValueError naming the file and the fix when one is missing, damaged or not readable.
 
         mmap: False reads the whole file at once, for file systems on which mapping is slow.
         """
@@ -140,11 +146,7 @@ class IndexedDataset:
                 raise ValueError(f"{path} does not exist; {_hint_for_missing(self.path_prefix)}")
         self._index = Index.read(idx_path(path_prefix))
         self._check_tokens()
-        path = bin_path(path_prefix)
-        # An empty file can't be mapped.
-        mapped = mmap and path.stat().st_size
-        bytes_ = np.memmap(path, np.uint8, mode="r") if mapped else np.fromfile(path, np.uint8)
-        self._tokens = np.asarray(bytes_).view(self._index.token_type)
+        self._tokens = _bytes_of(bin_path(path_prefix), mmap).view(self._index.token_type)
 
     def _check_tokens(self) -> None:
         index, path = self._index, idx_path(self.path_prefix)

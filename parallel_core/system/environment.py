@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
 
-from parallel_core.findings import Finding
+from parallel_core.findings import ConfigError, Finding
+
+Default = TypeVar("Default")
 
 PYTHONS = (3, 10), (3, 12)
 """The first and the last version of Python for which there is a MindSpore 2.10."""
@@ -49,6 +52,19 @@ def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
 def is_scheduler() -> bool:
     """Whether this process is msrun's scheduler, which runs the same script as the ranks and is no rank."""
     return os.environ.get("MS_ROLE") == "MS_SCHED"
+
+
+def number_of(*names: str, default: Default) -> int | Default:
+    """The whole number, at least 0, in the first of these environment variables that is neither missing nor empty;
+    `default` without one. Raises ConfigError if its text is none."""
+    name = next((name for name in names if os.environ.get(name)), "")
+    if not name:
+        return default
+    text = os.environ[name]
+    if not (text.isascii() and text.isdecimal()):
+        rule = "is no whole number; msrun sets it (with --node_rank on several hosts)"
+        raise ConfigError([Finding(name, text, rule, "start the ranks with msrun, or unset it")])
+    return int(text)
 
 
 PACKAGES = ("megatron-pynative", "mindspore", "numpy")

@@ -1,7 +1,6 @@
 """The options of `generate`: a command line is judged, and the checkpoint found, without MindSpore."""
 
 import argparse
-import os
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +19,7 @@ from parallel_core.data.tokenizers.command_line import add_tokenizer_flags
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.sampling import Asked, Sampling
 from parallel_core.system.command_line import command_line, program
-from parallel_core.system.environment import is_on_cpu
+from parallel_core.system.environment import is_on_cpu, number_of
 
 DESCRIPTION = """Continue texts with a model from a checkpoint: what --save was, a folder of Megatron-LM's or of
 HuggingFace's.
@@ -97,7 +96,7 @@ def configured(options: argparse.Namespace) -> AllConfig:
         options.load,
         dtype,
         tokenizer_of(options),
-        world_size=int(os.environ.get("RANK_SIZE", "1")),
+        world_size=number_of("RANK_SIZE", default=1),
         **layout,
         **process,
     )
@@ -147,7 +146,7 @@ def prompts_of(options: argparse.Namespace) -> list[Prompt]:
     if options.prompt is not None:
         message = {"role": "user", "content": options.prompt}
         return [Prompt(messages=(message,)) if options.chat else Prompt(text=options.prompt)]
-    if options.chat and not options.json and int(os.environ.get("RANK_SIZE", "1")) == 1:
+    if options.chat and not options.json and number_of("RANK_SIZE", default=1) == 1:
         return []
     rule = "must be given, or --prompts; --chat alone is for one process that prints text"
     raise ConfigError([Finding("--prompt", None, rule, "add it")])

@@ -249,16 +249,16 @@ def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch,
     assert "--no-persist-layer-norm" in ignored and "--swiglu" not in ignored and len(ignored.splitlines()) == 1
 
 
-@pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1)])
+@pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1), ("x", 1)])
 def test_errors_end_every_rank_with_2_and_the_first_lists_them(monkeypatch, capsys, rank, lines):
     """Wrong flags end each rank with exit code 2; rank 0 prints all errors, the others wait first, since a launcher
-    ends all ranks with the first that ends."""
+    ends all ranks with the first that ends. A rank that is no number is an error that each such process prints."""
     waited = []
     monkeypatch.setenv("RANK_ID", rank)
     monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(SystemExit) as caught:
         initialize_megatron(argv=line("--lr x --hidden-size 65"))
-    assert caught.value.code == 2 and waited == [GRACE_SECONDS] * (rank != "0")
+    assert caught.value.code == 2 and waited == [GRACE_SECONDS] * (rank == "1")
     assert len(capsys.readouterr().err.splitlines()) == lines
 
 

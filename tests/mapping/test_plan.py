@@ -48,6 +48,13 @@ def run(capsys: pytest.CaptureFixture[str], *options: str, flags: str = FLAGS) -
     return code, printed.out, printed.err
 
 
+def test_a_world_size_of_the_environment_that_is_no_number(capsys, monkeypatch):
+    """It is an error of the user's, said without a traceback."""
+    monkeypatch.setenv("RANK_SIZE", "x")
+    code, out, err = run(capsys)
+    assert (code, out) == (2, "") and err.startswith("error: RANK_SIZE x: is no whole number")
+
+
 @pytest.mark.parametrize("more", ["", "--num-experts 8 --expert-model-parallel-size 4 --moe-router-topk 2"])
 def test_the_object_for_programs(capsys, more):
     """--json fits the schema `Answer`; parts of memory and step add up, values lie in their ranges, and exit code 0

@@ -109,6 +109,14 @@ def test_sizes_that_do_not_fit_leave_nothing_behind():
         assert parallel_state.get_data_parallel_world_size() == 2
 
 
+def test_sizes_are_checked_before_ranks_meet(monkeypatch):
+    """A tensor-parallel size that does not divide the launcher's ranks is an error before any rank waits for others."""
+    monkeypatch.setenv("RANK_SIZE", "3")
+    monkeypatch.setattr(parallel_state, "connect", lambda: pytest.fail("it met the other ranks"))
+    with pytest.raises(ValueError, match="--tensor-model-parallel-size"):
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=2)
+
+
 def test_getters_say_what_they_take_and_what_is_missing():
     """A getter before initialisation, an argument that another getter has, a second initialisation and an unavailable
     option are errors."""

@@ -1,6 +1,7 @@
 """The way from text to data sets for pre-training, as Megatron's `tools/preprocess_data.py`."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,6 +120,7 @@ def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress
     encoder = Encoder(tokenizer, options.json_keys, options.append_eod, options.streams)
     made_from = options.made_from(files)
     with unfinished(options.output_prefix, options.prefixes, options.streams, made_from, options.restart) as run:
+        _check(Progress.of(run.progress).wrong, options)  # those of an earlier run that skipped them
         if not run.is_complete:
             done = _encode(run, files, encoder, options, log or sys.stderr)
             empty = [key for key, count in zip(options.json_keys, done.tokens, strict=False) if not count]
@@ -141,12 +143,15 @@ def _encode(run: Unfinished, files: list[Path], encoder: Encoder, options: TextO
     work = in_workers(encoder, blocks(files, start.position), options.workers, at_once=1)
     with closing(bar), closing(work):  # type: ignore[type-var]
         for encoded in work:
-            if encoded.wrong and not options.skips_bad_records:
-                more = f" (and {len(encoded.wrong) - 1} more near it)" if encoded.wrong[1:] else ""
-                raise ValueError(
-                    f"--input {encoded.wrong[0]}{more}; repair it, or leave such records out with --on-bad-record skip"
-                )
+            _check(encoded.wrong, options)
             done = done.after(encoded)
             run.add(encoded.parts, asdict(done))
             bar.show(done.documents, done.bytes_read)
     return done
+
+
+def _check(wrong: Sequence[str], options: TextOptions) -> None:
+    """Raise ValueError if there are wrong records, and they are not to be left out."""
+    if wrong and not options.skips_bad_records:
+        more = f" (and {len(wrong) - 1} more near it)" if wrong[1:] else ""
+        raise ValueError(f"--input {wrong[0]}{more}; repair it, or leave such records out with --on-bad-record skip")

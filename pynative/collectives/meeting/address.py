@@ -5,6 +5,8 @@ import os
 import socket
 from dataclasses import dataclass
 
+from parallel_core.system.environment import number_of
+
 NETWORK_PREFIX = "tcp://"
 
 
@@ -50,8 +52,8 @@ def address_from_environment(
             "--node_rank: msrun left the ranks unnumbered (RANK_ID); on several hosts give each msrun its own "
             "--node_rank, 0 on the host of --master_addr"
         )
-    rank = _number("RANK_ID", 0) if rank is None else rank
-    world_size = _number("RANK_SIZE", 1) if world_size is None else world_size
+    rank = number_of("RANK_ID", default=0) if rank is None else rank
+    world_size = number_of("RANK_SIZE", default=1) if world_size is None else world_size
     if not 0 <= rank < world_size:
         raise ValueError(f"RANK_ID={rank} is not below RANK_SIZE={world_size}; start the ranks with msrun")
     if address is None:
@@ -79,10 +81,3 @@ def resolve(host: str) -> str:
             f"--master_addr {host} (MS_SCHED_HOST): no such host is known here ({error}); give the IP address that "
             "the other hosts reach the host of --node_rank 0 by"
         ) from error
-
-
-def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, str(default))
-    if not text.isdecimal():
-        raise ValueError(f"{variable}={text!r} is not a number; msrun sets it (with --node_rank on several hosts)")
-    return int(text)

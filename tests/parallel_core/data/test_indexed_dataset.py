@@ -121,6 +121,26 @@ def test_missing_file_says_what_to_give(tmp_path):
         IndexedDataset(prefix + ".bin")
 
 
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("ending", [".bin", ".idx"])
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch, ending, mmap):
+    """A file without the right to read it is an error that names it, mapped or read."""
+    prefix = write_corpus(tmp_path / "c", [3])
+
+    def refusing(read):
+        def one(path, *arguments, **options):
+            if str(path).endswith(ending):
+                raise PermissionError(13, "Permission denied")
+            return read(path, *arguments, **options)
+
+        return one
+
+    monkeypatch.setattr(np, "memmap", refusing(np.memmap))
+    monkeypatch.setattr(np, "fromfile", refusing(np.fromfile))
+    with pytest.raises(ValueError, match=rf"c\{ending} cannot be read \(Permission denied\); make it readable"):
+        IndexedDataset(prefix, mmap=mmap)
+
+
 def damage_end_of_bin(prefix):
     bin_path(prefix).write_bytes(bin_path(prefix).read_bytes()[:-3])
 

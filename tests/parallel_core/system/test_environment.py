@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from parallel_core.system.environment import described, other_launchers, unfit_versions
+from parallel_core.findings import ConfigError
+from parallel_core.system.environment import described, number_of, other_launchers, unfit_versions
 from tests.support.assets import ROOT
 
 NO_MINDSPORE = "there is no MindSpore 2.10 for it; make an environment of Python 3.10 - 3.12"
@@ -30,6 +31,22 @@ NO_MINDSPORE = "there is no MindSpore 2.10 for it; make an environment of Python
 def test_versions_that_cannot_work_are_named(python, numpy, named):
     """A Python or NumPy version that MindSpore cannot work with is a finding with the version that it needs."""
     assert [str(finding) for finding in unfit_versions(python, numpy)] == named
+
+
+@pytest.mark.parametrize("set_to, number", [({}, 1), ({"ONE": "", "OTHER": "3"}, 3), ({"ONE": "0", "OTHER": "3"}, 0)])
+def test_the_first_number_of_the_environment_counts(monkeypatch, set_to, number):
+    """Of several variables the first that is not empty counts; without one the default."""
+    for name, text in set_to.items():
+        monkeypatch.setenv(name, text)
+    assert number_of("ONE", "OTHER", default=1) == number
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.0", "²"])
+def test_a_launchers_number_that_is_none_is_named(monkeypatch, text):
+    """Text in place of a number is an error that names the variable."""
+    monkeypatch.setenv("ONE", text)
+    with pytest.raises(ConfigError, match=f"ONE {text}: is no whole number; msrun sets it"):
+        number_of("ONE", default=1)
 
 
 def test_what_is_installed_here_works():

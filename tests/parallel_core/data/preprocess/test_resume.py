@@ -152,6 +152,23 @@ def test_other_flags_or_input_are_refused_unless_begun_anew(tmp_path, monkeypatc
     assert begun.documents == (50 if change else 1)
 
 
+def test_records_that_an_earlier_run_left_out_stop_one_that_leaves_none_out(tmp_path, monkeypatch):
+    """A run resumed without --on-bad-record skip stops at a record that the stopped run had left out; the other way it
+    goes on."""
+    monkeypatch.setattr(inputs, "BLOCK", 100)
+    job(tmp_path)
+    lines = (tmp_path / "in.jsonl").read_text().splitlines()
+    (tmp_path / "in.jsonl").write_text("\n".join(["no JSON", *lines]) + "\n")
+    skipping = job(tmp_path, skips_bad_records=True)
+    with monkeypatch.context() as patched:
+        stop_after(patched, 4, Stop)
+        with pytest.raises(Stop):
+            preprocess_text(skipping)
+    with pytest.raises(ValueError, match=r"line 1: is no JSON.*--on-bad-record skip"):
+        preprocess_text(job(tmp_path))
+    assert preprocess_text(skipping).documents == 50
+
+
 @pytest.mark.parametrize(
     "content", ["[]", "{}", '{"made_from": [], "progress": {}, "sizes": [], "is_complete": false}']
 )

@@ -1,9 +1,10 @@
 """The planner beside this machine: a step's time, bubble and memory of 12 layouts on two ranks, predicted and measured.
 
-    python benchmarks/planner.py [--only zb-h1 experts ...] [--device FILE.yaml] [--rounds 3]
+    python benchmarks/planner.py [--only zb-h1 experts ...] [--device FILE.yaml] [--rounds 3] [--turns 3]
 
-Each round calibrates (`plan --calibrate`) unless a device file is given, then trains the layouts in processes of their
-own. One line of JSON a layout and round: `time` and `memory` are measured over predicted of the rank where that is
+Each round calibrates (`plan --calibrate`) unless a device file is given, then trains the layouts in turns, in processes
+of their own, so that a machine whose speed changes while they train changes all of them alike. One line of JSON a
+layout and round, with the mean of its turns: `time` and `memory` are measured over predicted of the rank where that is
 farthest from 1, `bubble_points` the largest distance of the bubbles, in hundredths of the step; `ranks` has each rank's
 figures, and the parts of its steps. The last lines have the medians of the rounds. Times say something on a quiet
 machine alone; memory, the arrays that were allocated, on any.
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -46,9 +47,10 @@ KEYS = {"time": "seconds", "memory": "memory"}
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = parser_of(__doc__, hidden=512, layers=4, heads=8, seq=256, mbs=1, vocab=4096, micro_batches=4, steps=16)
+    parser = parser_of(__doc__, hidden=512, layers=4, heads=8, seq=256, mbs=1, vocab=4096, micro_batches=4, steps=8)
     parser.add_argument("--only", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="layouts")
     parser.add_argument("--rounds", type=int, default=1, help="how often all layouts are measured in turns")
+    parser.add_argument("--turns", type=int, default=3, help="how often they train in a round, --steps steps each time")
     parser.add_argument("--device", help="a device file, instead of a calibration")
     return parser.parse_args()
 
@@ -74,6 +76,14 @@ def compared(found: list[Found]) -> dict[str, float]:
     return {**worst, "bubble_points": round(points, 1)}
 
 
+def mean_of(turns: list[list[Found]]) -> list[Found]:
+    """Each rank's figures, the measured ones as means over the turns. turns: of each turn those of each rank."""
+    return [
+        {name: [one[0][name][0], mean(turn[name][1] for turn in one)] for name in one[0] if all(name in t for t in one)}
+        for one in zip(*turns, strict=True)
+    ]
+
+
 def main() -> None:
     """Calibrate, measure all layouts, and print a line for each; as often as there are rounds, and then the medians."""
     options, rounds = parse(), defaultdict(list)
@@ -82,8 +92,9 @@ def main() -> None:
             device = str(Path(options.device).absolute()) if options.device else calibrated(folder)
             for ranks in sorted({LAYOUTS[layout][0] for layout in options.only}):
                 layouts = [layout for layout in options.only if LAYOUTS[layout][0] == ranks]
-                runs = measured(ranks, [flags_of(options, layout, device) for layout in layouts])
-                for layout, found in zip(layouts, runs, strict=True):
+                runs = measured(ranks, [flags_of(options, layout, device) for layout in layouts] * options.turns)
+                for place, layout in enumerate(layouts):
+                    found = mean_of(runs[place :: len(layouts)])
                     rounds[layout].append(compared(found))
                     print(json.dumps({"layout": layout, **rounds[layout][-1], "ranks": found}), flush=True)
     for layout, lines in rounds.items():

@@ -1,10 +1,12 @@
 """A low-rank adapter beside a linear whose own weight is frozen ("LoRA", Hu et al., 2021)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.initial_values import Constant, Normal
+from parallel_core.operations import Operation, product
 from parallel_core.sharding import Cut, ShardSpec
 
 ZEROS = Constant(0.0)
@@ -61,6 +63,14 @@ class Adapter(Block):
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         return 2.0 * tokens * self.rank * (self.input_size + self.output_size)
+
+    def products(
+        self, rows: float, inner: int, columns: int, item_size: int, *, count: int = 1
+    ) -> Iterator[Operation]:
+        """The products of A and of B for [rows, inner] -> [rows, columns] on one rank, of `count` equal adapters
+        together. item_size: bytes of a number."""
+        yield product(rows, inner, self.rank, item_size, count=count).within("lora_a")
+        yield product(rows, self.rank, columns, item_size, count=count).within("lora_b")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes of A's output, r numbers a token, kept for the backward, under ""; the linear counts the adapter's

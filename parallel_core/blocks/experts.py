@@ -112,8 +112,7 @@ class Experts(Block):
         return self.expert.frozen_flops(1) * self._choices(tokens)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The products of each local expert with an even share of the rows, without those of adapters, and the
-        activation of all rows."""
+        """The products of each local expert with an even share of the rows, and the activation of all rows."""
         rows, count, item_size = self.rows(micro_batch), len(self.local(0)), micro_batch.item_size
         first, second, shards = self.expert.linear_fc1, self.expert.linear_fc2, self.expert_tensor
         for linear, inner, columns in (
@@ -121,6 +120,8 @@ class Experts(Block):
             (second, second.share(shards), second.output_size),
         ):
             yield product(rows / count, inner, columns, item_size, count=count, trains=not linear.frozen)
+            if linear.adapter is not None:
+                yield from linear.adapter.products(rows / count, inner, columns, item_size, count=count)
         before, after = (rows * linear.share(shards) * item_size for linear in (first, second))
         yield elementwise(before + after, 2 * before + after).within("activation")
 

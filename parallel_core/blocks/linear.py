@@ -149,7 +149,8 @@ class Linear(Block):
             columns = self.share(tensor)
         yield product(rows, inner, columns, micro_batch.item_size, trains=not self.frozen)
         if self.adapter is not None:
-            yield from (one.within("adapter") for one in self.adapter.operations(micro_batch))
+            for one in self.adapter.products(rows, inner, columns, micro_batch.item_size):
+                yield one.within("adapter")
 
     @property
     def keeps_input(self) -> bool:

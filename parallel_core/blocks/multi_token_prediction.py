@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from parallel_core.blocks.block import Block, ParametersOf
+from parallel_core.blocks.block import Block, ParametersOf, join
 from parallel_core.blocks.embedding import Embedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.hyper_connections import HyperConnection, stream_head
@@ -27,6 +27,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.recomputed import input_messages, input_parts
 from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
+from parallel_core.operations import Operation
 from parallel_core.recompute.plan import ChunkRecompute
 
 Sizes = dict[str, int]
@@ -92,6 +93,15 @@ class MultiTokenPredictionLayer(Block):
     def _kept_of_layer(self, micro_batch: MicroBatch) -> Sizes:
         kept = self._stack.kept_bytes(micro_batch)
         return {f"transformer_layer{name.removeprefix('0')}": size for name, size in kept.items()}
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """The operations of the depth's parts, marked where the backward runs them again. Those of embedding, output
+        layer and loss are not among them."""
+        parts: dict[str, Block] = {**self.submodules(), "transformer_layer": self._stack}
+        asked = self.recomputed_parts if self.is_computed_again else range(0)
+        for position, (name, part) in enumerate(parts.items()):
+            for one in part.operations(micro_batch):
+                yield replace(one, name=join(name, one.name), runs_again=one.runs_again or position in asked)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The messages of eh_proj and of the transformer layer, those of second runs in the backward included. Those of
@@ -222,6 +232,12 @@ class MultiTokenPrediction(Block):
     def frozen_flops(self, tokens: int) -> float:
         used = sum(block.frozen_flops(tokens) for block in self._used.values())
         return super().frozen_flops(tokens) + len(self.layers) * used
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """The operations of all depths, each with those of embedding, output layer and loss."""
+        for depth, layer in self.submodules().items():
+            for name, block in {"": layer, **self._used}.items():
+                yield from (one.within(join(depth, name)) for one in block.operations(micro_batch))
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The messages of all depths, each with those of embedding, output layer and loss, without depths' numbers in

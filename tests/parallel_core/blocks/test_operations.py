@@ -3,6 +3,7 @@
 import pytest
 
 from parallel_core.blocks import Layer, MicroBatch, blocks_within
+from parallel_core.blocks.language_model import chunk_of
 from parallel_core.blocks.recurrence import Recurrence
 from parallel_core.blocks.sparse_attention import SparseAttention, loss_blocks
 from tests.support.engine import TINY, config_of
@@ -23,6 +24,39 @@ def test_operations_have_the_layers_flops(family):
             assert wanted <= planned < 2 * wanted
         else:
             assert planned == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", ["llama", "experts"])
+def test_operations_of_adapters(family):
+    """A model with adapters has the products of both factors of each, in experts, too, with gradients of their weights;
+    they read and write memory as other products do."""
+    lora = "--lora-r 3 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"
+    config = config_of(f"{TINY} --num-layers 2 {FAMILIES[family]} {lora}", 1).model_config
+    decoder, micro_batch = chunk_of(config, 0).decoder, MicroBatch.of(config)
+    operations = [*decoder.operations(micro_batch)]
+    wanted = decoder.forward_flops(micro_batch.tokens, config.seq_length)
+    assert sum(one.forward.flops for one in operations) == pytest.approx(wanted, rel=1e-9)
+    factors = [one for one in operations if one.name.endswith(("lora_a", "lora_b"))]
+    assert factors and all(one.weight.flops == one.forward.flops and one.forward.bytes for one in factors)
+
+
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+@pytest.mark.parametrize("recompute", ["", FULL])
+def test_operations_of_further_tokens(recompute):
+    """The operations of multi-token prediction have the FLOPs of `forward_flops`; each depth sweeps embeddings, logits
+    and loss; where a depth runs again, embedding, final norm, output layer and loss do not."""
+    config = config_of(f"{TINY} --num-layers 2 {FAMILIES['two tokens further']} {recompute}", 1).model_config
+    depths, micro_batch = chunk_of(config, 0).mtp, MicroBatch.of(config)
+    operations = [(*one.name.split(".")[1:3], one) for one in depths.operations(micro_batch)]
+    wanted = depths.forward_flops(micro_batch.tokens, config.seq_length)
+    assert sum(one.forward.flops for *_, one in operations) == pytest.approx(wanted, rel=1e-9)
+    inner, ends = {"enorm", "hnorm", "eh_proj", "transformer_layer"}, {"embedding", "output_layer", "loss"}
+    for depth in ("0", "1"):
+        assert {part for number, part, _ in operations if number == depth} == inner | ends | {"final_layernorm"}
+        again = {part for number, part, one in operations if number == depth and one.runs_again}
+        assert again == (inner if recompute else set())
 
 
 def test_every_block_of_an_indexers_loss_is_counted():

@@ -146,10 +146,11 @@ def _parameters(
 def place_in_model(name: str) -> tuple[int, list[tuple[int, int | str]]]:
     """A key that sorts global names of parameters, or of cells, by their place in the model: embeddings, layers by
     number, the last norm, multi-token prediction, the head, any others. Within a layer the first norm and attention
-    stand before the second norm and the feed-forward block."""
+    stand before the second norm and the feed-forward block; of a layer of two halves the first one before experts, and
+    these before the second one."""
     begins = ("embedding", "decoder.layers", "decoder", "mtp", "output_layer")
     rank = next((number for number, begin in enumerate(begins) if name.startswith(begin)), len(begins))
-    parts = {"input_layernorm": 0, "self_attention": 1, "pre_mlp_layernorm": 2, "mlp": 3}
+    parts = {"first": 0, "input_layernorm": 0, "self_attention": 1, "pre_mlp_layernorm": 2, "mlp": 3, "second": 4}
     inside = {"linear_qkv": 0, "linear_proj": 1, "router": 2, "linear_fc1": 3, "linear_fc2": 4}
     words = [word for word in name.split(".") if word]
     return rank, [(0, int(word)) if word.isdigit() else (1, parts.get(word, inside.get(word, 9))) for word in words]

@@ -42,7 +42,7 @@ class LoraConfig(Config):
         for pattern in (*(self.target_modules or ()), *(str(cell.get("cell")) for cell in self.cells or ())):
             try:
                 names(pattern, "")
-            except re.error as error:
+            except (re.error, OverflowError) as error:
                 yield Finding("--lora-target-modules", pattern, f"is no regular expression ({error})", "change it")
         for cell in self.cells or ():
             known = all(name in _KEYS and isinstance(value, _KEYS[name]) for name, value in cell.items())
@@ -70,7 +70,7 @@ class LoraConfig(Config):
 
 def names(pattern: str, path: str) -> bool:
     """Whether a pattern of --lora-target-modules matches a whole path in the model, or its end behind a dot. Raises
-    re.error for a pattern that is no regular expression."""
+    re.error or OverflowError for a pattern that is no regular expression."""
     compiled = _compiled(pattern)
     starts = (0, *(place + 1 for place, letter in enumerate(path) if letter == "."))
     return any(compiled.fullmatch(path, start) for start in starts)

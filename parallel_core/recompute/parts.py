@@ -132,7 +132,7 @@ class LayerParts(NamedTuple):
         ValueError if one of them is no regular expression."""
         try:
             expressions = [re.compile(one) for one in pattern.split(r"\.")]
-        except re.error as error:
+        except (re.error, OverflowError) as error:
             raise ValueError(f"is no regular expression: {error}") from error
         return {
             part.name

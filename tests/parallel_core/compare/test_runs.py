@@ -197,7 +197,7 @@ def test_what_the_entries_do_not_show_the_norm_does():
 
 def test_names_sort_as_a_model_computes():
     """`place_in_model` sorts parameter names in the order of the forward: layers by number, in each the norm,
-    attention, feed-forward; embedding first, output layer last."""
+    attention, feed-forward, of two halves the first, experts and the second; embedding first, output layer last."""
     first = "decoder.layers.0"
     names = [
         "embedding.word_embeddings.weight",
@@ -205,6 +205,10 @@ def test_names_sort_as_a_model_computes():
         f"{first}.self_attention.linear_qkv.weight",
         f"{first}.self_attention.linear_proj.weight",
         f"{first}.mlp.linear_fc1.weight",
+        "decoder.layers.1.first.self_attention.linear_qkv.weight",
+        "decoder.layers.1.first.mlp.linear_fc1.weight",
+        "decoder.layers.1.mlp.router.weight",
+        "decoder.layers.1.second.self_attention.linear_qkv.weight",
         "decoder.layers.2.mlp.linear_fc2.weight",
         "decoder.layers.10.input_layernorm.weight",
         "decoder.final_layernorm.weight",

@@ -24,6 +24,7 @@ from parallel_core.config import (
 )
 from parallel_core.config.all import required_to_train
 from parallel_core.config.base import _broken_rule, complain, types_of
+from parallel_core.config.precision import PrecisionConfig
 from parallel_core.config.recompute import RecomputeConfig
 from parallel_core.config.rules.cross_layer_attention import shared_keys_fit
 from parallel_core.config.tree import PUBLIC, SECTIONS
@@ -216,6 +217,12 @@ def test_options_of_a_concern_are_the_sections_own():
     assert config.recompute_config.recompute_granularity == "full"
     with pytest.raises(TypeError):
         TrainingConfig(no_such_option=1)
+
+
+def test_an_option_beside_its_own_concern_is_refused():
+    """An option given beside the inner config that has it is an error; neither is dropped."""
+    with pytest.raises(TypeError, match="bf16 is an option of precision, which is given"):
+        TrainingConfig(precision=PrecisionConfig(), bf16=True)
 
 
 def test_public_paths_lead_to_the_same_values():

@@ -229,6 +229,7 @@ def test_patterns_match_whole_names(pattern, modules):
         ({"select_recompute": ["feed_forwrad"]}, "matches no module; those of a layer are input_layernorm, self_att"),
         ({"select_recompute": ["feed_forward.mul"]}, "names are separated by an escaped full stop"),
         ({"select_recompute": {"(": True}}, "is no regular expression"),
+        ({"select_recompute": {"a{99999999999999999999}": True}}, "is no regular expression"),
         (
             {"select_comm_recompute": ["mlp"]},
             "matches no module; those of a layer are input_layernorm, pre_mlp_layernorm",

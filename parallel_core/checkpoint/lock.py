@@ -4,6 +4,7 @@ Whether a holder on the same machine still runs is asked of the system. A holder
 namespace, shows it by touching the file every few seconds; nobody's clock is compared with another's.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -126,6 +127,8 @@ class FolderLock:
         while not self._create(own):
             other = read(self.root)
             if other is None:
+                if self._path.is_symlink():  # to nothing: nobody holds it, and it cannot be made
+                    raise FileNotFoundError(errno.ENOENT, f"{self._path} is a link to nothing; remove it")
                 continue
             if other.is_this:
                 self._taken = other

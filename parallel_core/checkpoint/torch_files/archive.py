@@ -4,6 +4,7 @@ storages."""
 import os
 import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,7 +21,7 @@ from parallel_core.system.files import regular
 _LOCAL_HEADER = struct.Struct("<26xHH")
 """Format of a zip entry's local header: the lengths of its name and of its extra field, after 26 bytes."""
 _MOST_PICKLE = 1 << 31
-_UNREADABLE = (zipfile.BadZipFile, RuntimeError, EOFError, struct.error, UnicodeDecodeError)
+_UNREADABLE = (zipfile.BadZipFile, RuntimeError, EOFError, struct.error, UnicodeDecodeError, zlib.error)
 """Errors of the zip module for archives that are damaged, encrypted, or of a kind that it does not know."""
 
 

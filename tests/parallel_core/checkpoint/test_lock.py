@@ -173,6 +173,13 @@ def test_a_full_disk_leaves_no_lock_of_nobody(tmp_path):
         second.take(pytest.fail)
 
 
+def test_a_lock_that_is_a_link_to_nothing_is_an_error(tmp_path):
+    """A lock file that is a dangling link is named, and nothing waits for it."""
+    (tmp_path / LOCK).symlink_to(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match=f"{LOCK} is a link to nothing; remove it"):
+        FolderLock(tmp_path).take(pytest.fail)
+
+
 def test_a_file_that_cannot_be_read_for_once_stops_no_signs_of_life(tmp_path, quick):
     """A holder goes on touching its lock after a time in which the file could not be read, as on network file
     systems."""

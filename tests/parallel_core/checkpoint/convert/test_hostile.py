@@ -177,6 +177,18 @@ def test_an_encrypted_archive_is_refused(tmp_path):
     assert "encrypted" in (damaged_entry(path, 0, len(content)) or "")
 
 
+def test_a_damaged_compressed_entry_is_told_as_damage(tmp_path):
+    """An archive whose compressed bytes are damaged is damage that is told, not an error of zlib."""
+    path = tmp_path / "f.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", bytes(range(256)) * 40)
+    content = bytearray(path.read_bytes())
+    begin = content.index(b"archive/data.pkl") + len("archive/data.pkl")
+    content[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    assert damaged_entry(path, 0, len(content)) is not None
+
+
 def test_an_archive_with_a_damaged_name_is_refused(tmp_path):
     """A torch.save archive in whose list a name that is said to be UTF-8 is none is an error that names the file."""
     path = tmp_path / "f.pt"

@@ -204,7 +204,8 @@ class StepBatch:
     def tokens(self, number: int) -> float:
         """The number of tokens in micro-batch `number` that count, in whole sequences: the sum of its loss mask, else
         the number of its labels; 1 if it has neither, or if that entry is no `BatchEntry`."""
-        counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
+        mask = self.entries.get(LOSS_MASK)
+        counted = self.entries.get(LABELS) if mask is None else mask
         tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens
 

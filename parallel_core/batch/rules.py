@@ -131,7 +131,7 @@ class BatchRules:
     def _wrong_values(self, name: str, array: Array, batch: Mapping[str, Any]) -> Iterator[str]:
         if name in IDS:
             yield from self._outside(name, array, batch)
-        elif name == LOSS_MASK and not (array.min() >= 0 and array.max() < np.inf):
+        elif name == LOSS_MASK and array.size and not (array.min() >= 0 and array.max() < np.inf):
             wrong = ~((array >= 0) & (array < np.inf))
             yield f"{_first(name, array, wrong)}: must be a number from 0 on, by which the token's loss is multiplied"
 

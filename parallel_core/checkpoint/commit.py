@@ -302,8 +302,7 @@ def find(root: Path, step: int | None = None) -> Path:
             f"--save was given, or one of its iter_* directories"
         ) from error
     except ValueError as error:
-        told = another(root / checkpoint_name(0))
-        raise ValueError(f"{tracker}: expected the number of an iteration ({error}); {told}") from error
+        raise ValueError(f"{tracker}: expected the number of an iteration ({error}); {another(tracker)}") from error
     directory = _of_iteration(root, iteration)
     if not directory.exists():
         raise ValueError(f"{tracker} names iteration {iteration}, but {directory} does not exist; {another(directory)}")

@@ -106,14 +106,18 @@ def read_as_stored(one: Format, folder: Path) -> Model:
         return read_native(folder, merges=False)
 
 
+_OF_CONTENT = KeyError, TypeError, AttributeError, IndexError, ArithmeticError, AssertionError, RecursionError
+"""Errors that files with a wrong content lead to."""
+
+
 @contextmanager
 def told_of(folder: Path, name: str) -> Iterator[None]:
-    """Turn a KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError or ValueError of the
-    block, which reads files of the format `name`, into a ValueError that names the folder; other errors pass as they
-    are."""
+    """Turn a KeyError, TypeError, AttributeError, IndexError, ArithmeticError, AssertionError, RecursionError or
+    ValueError of the block, which reads files of the format `name`, into a ValueError that names the folder; other
+    errors pass as they are."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
+    except _OF_CONTENT as error:
         raise ValueError(f"{folder}: not a whole checkpoint in {name} format ({error!r})") from error
     except ValueError as error:
         if str(folder) in str(error):

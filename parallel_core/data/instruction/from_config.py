@@ -12,6 +12,7 @@ from parallel_core.data.instruction.samples import Conversations, SampleRules
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, Template, load_template
 from parallel_core.data.tokenizers import Facts, build_tokenizer
 from parallel_core.data.tokenizers.huggingface_folder import HuggingFaceFolder, add
+from parallel_core.data.tokenizers.own_code import is_trusted_code
 
 Bounds = tuple[int, int]
 
@@ -168,6 +169,9 @@ def _token(config: AllConfig, token: str) -> int | None:
 
 
 def _folder(config: AllConfig) -> HuggingFaceFolder | None:
+    """The folder of a HuggingFace tokenizer; None for another tokenizer, and for one that its own code reads."""
     options = tokenizer_options(config)
     is_one = options.tokenizer_type in ("HuggingFaceTokenizer", "PretrainedFromHF")
-    return HuggingFaceFolder(options.tokenizer_model) if is_one and options.tokenizer_model else None
+    if not (is_one and options.tokenizer_model) or is_trusted_code(options):
+        return None
+    return HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)

@@ -163,13 +163,20 @@ def _template(row: dict[str, Any]) -> Template:
         name=row["name"],
         style=STYLES[style],
         formats=formats,
-        tool_format=(row.get("format_tools") or row.get("format_function") or {}).get("tool_format") or "default",
+        tool_format=_tool_format(row.get("format_tools") or row.get("format_function")),
         default_system="".join(_texts(row, "default_system", [system] if isinstance(system, str) else system)),
         stop_words=stop_words,
         thought_words=(thoughts[0], thoughts[1]),
         efficient_eos=efficient_eos,
         replace_eos=replace_eos,
     )
+
+
+def _tool_format(given: Any) -> str:
+    found = given.get("tool_format") or "default" if isinstance(given, dict) else "default"
+    if not isinstance(found, str):
+        raise ValueError(f"tool_format must be a text, not {found!r}")
+    return found
 
 
 def _flag(row: dict[str, Any], name: str) -> bool:

@@ -64,9 +64,10 @@ def _sizes(tokens: IndexedDataset, tokenizer: MegatronTokenizer | None) -> Itera
         values = np.quantile(lengths, list(_QUANTILES.values())).round().astype(int)
         parts = [f"{name} {value}" for name, value in zip(_QUANTILES, values, strict=True)]
         yield f"tokens in a sequence: {', '.join(parts)}, mean {lengths.mean():.1f}"
+    if len(tokens.tokens):
         yield f"largest id: {tokens.tokens.max()}"
-    if tokenizer is not None and len(lengths):
-        yield from _doubts(tokens, tokenizer)
+        if tokenizer is not None:
+            yield from _doubts(tokens, tokenizer)
 
 
 def _doubts(tokens: IndexedDataset, tokenizer: MegatronTokenizer) -> Iterator[str]:
@@ -116,5 +117,5 @@ def _turns(ids: Array, labels: Array, tokenizer: MegatronTokenizer | None) -> It
     counts = labels != IGNORED
     counts[:1] = False
     borders = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(ids)]
-    for begin, end in pairwise(borders):
+    for begin, end in pairwise(borders if len(ids) else ()):
         yield f"  {'+' if counts[begin] else '-'} {_shown(ids[begin:end], tokenizer)}"

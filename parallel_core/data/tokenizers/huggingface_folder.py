@@ -175,8 +175,8 @@ class HuggingFaceFolder:
             return path.read_text(encoding="utf-8", errors="replace")
         given = self.config.get("chat_template")
         if isinstance(given, list):
-            named = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
-            given = named.get("default")
+            named = [one.get("template") for one in given if isinstance(one, dict) and one.get("name") == "default"]
+            given = named[-1] if named else None
         return given if isinstance(given, str) else None
 
     @cached_property

@@ -38,7 +38,7 @@ def _read(given: str) -> _Tekken:
         pattern, (size, first) = str(config["pattern"]), (int(config[name]) for name in _SIZES)
         specials = content.get("special_tokens") or ()
         named, ranks = [str(one["token_str"]) for one in specials], [one["rank"] for one in specials]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{FLAG} {path}: is no tekken.json of config, vocab and special_tokens ({error!r})") from error
     missing = [token for token in _ROLES if token not in named]
     if missing or ranks != list(range(len(named))) or len(named) > first:

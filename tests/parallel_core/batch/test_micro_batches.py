@@ -103,12 +103,13 @@ def test_tokens_ahead():
 
 
 def test_what_counts():
-    """A micro-batch weighs the sum of its loss mask; without a mask the number of its labels; with neither 1, as every
-    other one."""
+    """A micro-batch weighs the sum of its loss mask; without a mask the number of its labels; with neither, or with a
+    mask that is a bare array, 1, as every other one."""
     masked, labelled = StepBatch(entries(), 6, WHOLE), StepBatch(entries("loss_mask"), 2, WHOLE)
     assert [masked.tokens(number) for number in range(6)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert labelled.tokens(0) == 3 * LENGTH
-    assert StepBatch({"tokens": entries()["tokens"]}, 2, WHOLE).tokens(0) == 1.0
+    for entry in ({"tokens": entries()["tokens"]}, {"loss_mask": np.ones((2, 2))}):
+        assert StepBatch(entry, 2, WHOLE).tokens(0) == 1.0
 
 
 @pytest.mark.parametrize(("layout", "divisor"), [(LAYOUTS[0], 4), (LAYOUTS[1], 4), (LAYOUTS[2], 8)])

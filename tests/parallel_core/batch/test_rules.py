@@ -116,6 +116,7 @@ def test_lengths_that_vary():
     (found,) = mistakes(VARYING, batch(length=5, labels=batch()["labels"]), 2)
     assert found.startswith("labels has shape [4, 8], must have [4, 5]: all entries are equally long")
     assert mistakes(VARYING, {"tokens": batch(length=20)["tokens"]}, 2)[0].endswith("--max-position-embeddings 16")
+    assert mistakes(VARYING, {"loss_mask": np.ones((4, 0), np.float32)}, 2) == []
 
 
 def test_shards_of_sequences():

@@ -251,6 +251,14 @@ def test_a_directory_without_a_checkpoint_is_named(tmp_path, tracker, words):
     assert str(tmp_path) in str(error.value)
 
 
+def test_a_damaged_tracker_file_is_told_with_the_checkpoint_that_is_there(tmp_path):
+    """Beside a damaged latest_checkpointed_iteration.txt the newest whole checkpoint is named, be it iteration 0's."""
+    save(tmp_path, 0, [one_tensor(1)])
+    (tmp_path / commit.TRACKER).write_text("seven")
+    with pytest.raises(ValueError, match=r"looks whole is .*iter_0000000: --load .* --ckpt-step 0"):
+        commit.find(tmp_path)
+
+
 def test_the_folder_around_may_be_one_that_cannot_be_read(tmp_path):
     """A save succeeds where the parent of --save lets the user enter it but not open it for listing."""
     open_, root = os.open, tmp_path / "save"

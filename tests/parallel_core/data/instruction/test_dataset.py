@@ -15,8 +15,10 @@ from parallel_core.data.instruction.samples import Conversations, SampleRules, s
 from parallel_core.data.loader import build_step_loader
 from parallel_core.data.preprocess.command_line import main
 from parallel_core.data.tokenizers.base import Facts
+from parallel_core.data.tokenizers.huggingface_folder import HuggingFaceFolder
 from tests.support.engine import TINY, config_of
 from tests.support.instruction import CASES, flags, hashed_array
+from tests.support.tokenizer_records import unpack
 
 RECORDED = CASES["dataset"]
 EOS, PAD = 3002, 3000
@@ -230,6 +232,23 @@ def test_an_end_of_text_is_needed_where_it_is_looked_for(monkeypatch, flag, is_w
     config = config_of(f"{TINY} --is-instruction-dataset --data-path x --reset-attention-mask {flag}", 1)
     with pytest.raises(ValueError, match="--eos-token-id") if is_wrong else nullcontext():
         assert from_config._ends(config, None) == (None, 0)
+
+
+def test_special_tokens_are_those_that_preprocessing_has(tmp_path):
+    """An end of text that --tokenizer-kwargs names is training's, too; a folder that its own code reads is not opened
+    without it."""
+    folder = unpack(tmp_path) / "hf_qwen2"
+    flags = f"{TINY} --padded-vocab-size 4096 --tokenizer-type HuggingFaceTokenizer --tokenizer-model"
+    named = config_of(f"{flags} {folder} --tokenizer-kwargs eos_token <|im_start|>", 1)
+    ids = HuggingFaceFolder(folder).vocab
+    assert from_config.own_ids(named).eos == ids["<|im_start|>"]
+    assert from_config.own_ids(config_of(f"{flags} {folder}", 1)).eos not in (None, ids["<|im_start|>"])
+    (tmp_path / "own").mkdir()
+    trusted = config_of(f"{TINY} --is-instruction-dataset --data-path x", 1)
+    trusted.dataset_config.tokenizer_type = "HuggingFaceTokenizer"
+    trusted.dataset_config.tokenizer_model = str(tmp_path / "own")
+    trusted.dataset_config.tokenizer.trust_remote_code = True
+    assert from_config._folder(trusted) is None
 
 
 def test_answers_to_compare_are_refused():

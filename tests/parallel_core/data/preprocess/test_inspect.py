@@ -78,6 +78,14 @@ def test_instruction_data_show_which_tokens_count(tmp_path, capsys, name):
     assert "tokens that count in the loss: 2 (33.3%)" in said
 
 
+def test_instruction_data_of_an_empty_sample_are_shown(tmp_path, capsys):
+    """Instruction data with nothing but a sequence of no tokens are printed without an error."""
+    for key in ("input_ids", "labels"):
+        write(f"{tmp_path}/d_packed_{key}_document", [[[]]], np.int32)
+    said = inspect(capsys, tmp_path / "d", *NULL)
+    assert "sample 0 (0 tokens;" in said and "largest id" not in said
+
+
 def test_parts_that_differ_are_refused(tmp_path, capsys):
     """Instruction data whose input_ids and labels differ in length are an error."""
     for key, length in {"input_ids": 3, "labels": 2}.items():

@@ -157,8 +157,9 @@ def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[st
 
 def tokens_by_expert(values: Mapping[str, Array]) -> dict[int, list[int]]:
     """Number, from 0, of a layer that has experts -> for each of its experts, those that compute nothing included, the
-    number of tokens of a step that chose it, before tokens are dropped."""
-    return {layer: row.astype(int).tolist() for layer, row in enumerate(values.get(TOKENS_CHOSEN, ())) if row.any()}
+    number of tokens of a step that chose it, before tokens are dropped. Sums of ranks' shares are rounded."""
+    rows = enumerate(values.get(TOKENS_CHOSEN, ()))
+    return {layer: np.rint(row).astype(int).tolist() for layer, row in rows if row.any()}
 
 
 def expert_load(values: Mapping[str, Array]) -> dict[int, float]:

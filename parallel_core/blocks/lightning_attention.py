@@ -51,7 +51,7 @@ class LightningAttention(RecurrentMixer):
         return cls(
             replace(into, widths=(inner,) * 4),
             Recurrence(heads, heads, size, size, RecurrenceForm(), rated=False),
-            NormOfAllHeads(config.normalization, inner, config.params_dtype, epsilon=NORM_EPSILON),
+            NormOfAllHeads("RMSNorm", inner, config.params_dtype, epsilon=NORM_EPSILON),
             Linear.row(config, inner, bias=False),
             log_decays(heads, min(number, config.num_layers - 1), config.num_layers),
         )

@@ -148,10 +148,11 @@ class MultiTokenPredictionLayer(Block):
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
             return again and again + before - sum(self._kept_of_layer(micro_batch).values())
-        layer, whole = self.transformer_layer, self.transformer_layer.normed_bytes(micro_batch)
+        layer = self.transformer_layer
         again = sum(self._kept_of_projection(micro_batch).values()) + sum(layer.kept_bytes(micro_batch).values())
         has_inputs = input_parts(layer, micro_batch, self.recompute.slices_inputs) == 1
-        return before + again + 2 * whole - 2 * whole * has_inputs
+        inputs = 2 * layer.normed_bytes(micro_batch) * has_inputs  # counted in `before`
+        return before + again + 2 * layer.input_bytes(micro_batch) - inputs
 
     def _kept_of_projection(self, micro_batch: MicroBatch) -> Sizes:
         parts = {"enorm": self.enorm, "hnorm": self.hnorm, "eh_proj": self.eh_proj}

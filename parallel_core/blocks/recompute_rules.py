@@ -33,14 +33,16 @@ def recompute_findings(config: AllConfig) -> Iterator[Finding]:
     if not recompute.mp_comm_recompute and not all(map(_names_collectives, layers)):
         rule = "does not go with latent attention, whose collectives always run again"
         yield Finding("--no-mp-comm-recompute", None, rule, "leave one of them out")
-    if of_linears and not any("self_attention.linear_qkv" in layer.collectives for layer in layers):
+    paths = [path for layer in layers for path in layer.collectives]
+    if of_linears and not any(path.endswith("self_attention.linear_qkv") for path in paths):
         rule = "is no module of this model, whose attention has other linears"
         yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
 
 
 def _names_collectives(layer: LayerParts) -> bool:
-    """Whether the layer's mixer, if it has one, names the linears whose collectives may be kept."""
-    return not layer.matching("self_attention") or any(is_within(path, "self_attention") for path in layer.collectives)
+    """Whether each mixer of the layer, if it has one, names the linears whose collectives may be kept."""
+    mixers = [part.name for part in layer.parts if part.name.split(".")[-1] == "self_attention"]
+    return all(any(is_within(path, mixer) for path in layer.collectives) for mixer in mixers)
 
 
 def _parts_of_layers(config: AllConfig) -> list[LayerParts]:

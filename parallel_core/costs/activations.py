@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.costs.stage import StagePlan
-from parallel_core.schedules import Backward, Exchange, Forward, Placement, communicate, order
-from parallel_core.schedules.actions import Action, Compute, computes_of, frees, singles, split_backwards
+from parallel_core.schedules import SPLIT, Backward, Exchange, Forward, Placement, communicate, order
+from parallel_core.schedules.actions import Action, Compute, computes_of, frees, of_entry, split_backwards
 
 
 def kept_bytes(plan: StagePlan) -> list[int]:
@@ -70,7 +70,7 @@ def enough_micro_batches(config: AllConfig) -> int:
         return micro_batches
     stages = parallel.pipeline_model_parallel_size
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage or stages
-    enough = (3 if parallel.placement.folded else 2) * max(group, stages)
+    enough = (3 if parallel.schedule_name in SPLIT else 2) * max(group, stages)
     return micro_batches if micro_batches <= enough + group else enough + (micro_batches - enough) % group
 
 
@@ -83,17 +83,19 @@ def _schedule(name: str, placement: Placement, micro_batches: int, group_size: i
 
 def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
     """Each computation, and the number of hidden states or gradients of them that exist beside the kept bytes while it
-    runs: the result of the computation before it, on its way to another stage, and what other stages send, from the
-    exchange on that allocates memory for it. The input of a forward is among its kept bytes."""
+    runs: the results of the computation before it, or of the pair, on their way to other stages, and what other stages
+    send, from the exchange on that allocates memory for it. The input of a forward is among its kept bytes."""
     messages: set[Compute] = set()
     before: set[Compute] = set()
-    for action in singles(actions):
+    for action in actions:
         if isinstance(action, Exchange):
             messages |= {send.produced for send in action.sends} | {receive.consumed for receive in action.receives}
             continue
-        yield action, len(messages) - (isinstance(action, Forward) and action in messages)
-        messages -= {action} | before
-        before = {action}
+        for compute in of_entry(action):
+            yield compute, len(messages) - (isinstance(compute, Forward) and compute in messages)
+            messages.discard(compute)
+        messages -= before
+        before = {*of_entry(action)}
 
 
 def hidden_state_bytes(plan: StagePlan) -> int:

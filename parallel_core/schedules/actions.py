@@ -82,12 +82,6 @@ def computes_of(actions: Iterable[Action]) -> Iterator[Compute]:
     return (compute for action in actions if not isinstance(action, Exchange) for compute in of_entry(action))
 
 
-def singles(actions: Iterable[Action]) -> Iterator[Compute | Exchange]:
-    """The actions of a stage, with the forward and then the backward of a pair in its place."""
-    for action in actions:
-        yield from action if isinstance(action, Pair) else (action,)
-
-
 def split_backwards(computes: Iterable[Compute]) -> frozenset[Backward]:
     """The backwards of a stage that leave gradients of weights to a `WeightGrad` among the stage's computations."""
     return frozenset(Backward(one.micro_batch, one.chunk) for one in computes if isinstance(one, WeightGrad))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from parallel_core.step_figures import figures_of, from_vector, logged, logged_by_layer, to_vector
+from parallel_core.step_figures import figures_of, from_vector, logged, logged_by_layer, to_vector, tokens_by_expert
 from tests.support.engine import config_of
 
 SIZES = (
@@ -60,3 +60,11 @@ def test_megatron_divides_by_all_depths():
     assert logged(config, values)["z_loss"] == 2
     by_layer = logged_by_layer(config, values)
     assert [by_layer[f"moe/z_loss_layer_{layer}"] for layer in range(5)] == [2, 4, 0, 0, 0]
+
+
+def test_counts_that_are_sums_of_shares_are_whole():
+    """A count that ranks sum up from their shares in float32 is rounded, not cut off."""
+    shares = np.float32(7) / np.float32(6)
+    counted = sum((shares for _ in range(6)), np.float32(0))
+    values = {"tokens_chosen": np.array([[0.0, 0.0], [counted - np.float32(1e-6), 1.0]], np.float32)}
+    assert tokens_by_expert(values) == {1: [7, 1]}

@@ -31,7 +31,7 @@ class Address:
         if not self.name.startswith(NETWORK_PREFIX):
             return None
         host, _, port = self.name.removeprefix(NETWORK_PREFIX).rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        if not host.strip("[]") or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError(
                 f"{self.name}: the ranks meet at tcp://HOST:PORT with a port from 1 to 65535; change "
                 "--master_addr and --master_port of msrun (MS_SCHED_HOST and MS_SCHED_PORT)"

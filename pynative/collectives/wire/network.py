@@ -214,9 +214,9 @@ class Network:
             return self._copies[rank, key]
 
     def _text(self, rank: int, size: int, limit: int = PAGE) -> str:
-        raw = bytearray(min(size, limit))
+        raw = bytearray(size)
         self._receive(rank, memoryview(raw))
-        return raw.decode(errors="replace")
+        return raw[:limit].decode(errors="replace")
 
     def _receive(self, rank: int, place: memoryview) -> None:
         """Receive from a rank as many bytes as fill `place`. Raises ConnectionResetError if the connection ends."""

@@ -26,7 +26,10 @@ BUSY_LOOKS = 150
 run; no look if this host has more ranks than cores, or there are several hosts."""
 YIELDING_LOOKS = 40
 SLEEP_MILLISECONDS = 100
-KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
+KINDS: tuple[type[CollectiveError], ...] = (CollectiveError, CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
+"""Errors that a rank tells the others as such; a subclass is told as the nearest of them."""
+NAMED_RANKS = 100
+"""The most ranks that a told error names."""
 
 
 class Pending:
@@ -212,12 +215,7 @@ class Waiter:
             text = f"{self.names[self.rank]} failed: {type(error).__name__}: {error}"
             error = PeerFailed(text, [self.rank])
         self.failure = error
-        record = {
-            "kind": type(error).__name__,
-            "text": str(error).encode()[:3000].decode(errors="ignore"),
-            "ranks": getattr(error, "ranks", ()),
-        }
-        text = json.dumps(record, ensure_ascii=False)
+        text = _record(error)
         self._store_failure(self.rank, text)
         for rank in self._doorbells:
             self.ring(rank)
@@ -251,6 +249,16 @@ class Waiter:
         self.failure = self.failure or CollectiveError("this backend was closed")
         for descriptor in [*self._doorbells.values(), *self.processes.values()]:
             os.close(descriptor)
+
+
+def _record(error: CollectiveError) -> str:
+    """The record of an error as JSON: its kind, of KINDS, text and ranks, cut so that it fits into a page of the shared
+    memory, whatever JSON makes of the text's characters."""
+    kind = next(kind for kind in type(error).__mro__ if kind in KINDS)
+    text, ranks = str(error), error.ranks[:NAMED_RANKS]
+    while len(found := json.dumps({"kind": kind.__name__, "text": text, "ranks": ranks})) > layout.PAGE - 8:
+        text = text[: len(text) * 3 // 4]  # 8 bytes of the page say the record's length
+    return found
 
 
 def _watch(pid: int) -> int:

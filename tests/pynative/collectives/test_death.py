@@ -52,6 +52,34 @@ def lose_rank_one(backend):
     return seen
 
 
+class OfAScript(PeerLost):
+    """An error of a script's own."""
+
+
+def fail_on_rank_one(backend):
+    """The kind and text of the errors that rank 0 is told when rank 1 fails with a long coloured text, and with an
+    error of a script's own class."""
+    told = []
+    for name, error in (("long", RuntimeError("\x1b[31mred\x1b[0m\n" * 600)), ("own", OfAScript("mine", range(500)))):
+        own = connect(address=f"fail-{name}", timeout_minutes=1)
+        own.world.barrier()
+        if backend.rank == 1:
+            own.fail(error)
+            continue
+        with pytest.raises(PeerLost) as caught:
+            own.world.barrier()
+        told.append((type(caught.value).__name__, str(caught.value)[:50], len(caught.value.ranks)))
+    return told
+
+
+def test_any_error_of_a_rank_reaches_the_others():
+    """A text whose characters take many bytes in JSON is cut; an error of a class that the others do not know is told
+    as the nearest that they do, with its first ranks."""
+    (long, own), _ = run(2, fail_on_rank_one)
+    assert long[0] == "PeerFailed" and long[1].startswith("rank 1") and "RuntimeError: \x1b[31m" in long[1]
+    assert own == ("PeerLost", "mine", 100)
+
+
 def shared_memory() -> set[str]:
     """Names in /dev/shm, without semaphores of Python's process pools, which tests that run beside these have."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}

@@ -113,7 +113,7 @@ def is_ready(prefix: str, record: Path, made_from: str) -> bool:
     try:
         IndexedDataset(prefix)
         return json.loads(record.read_text())["made_from"] == made_from
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

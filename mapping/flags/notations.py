@@ -22,7 +22,7 @@ def literal(text: str) -> Any:
     """
     try:
         return ast.literal_eval(text)
-    except (SyntaxError, TypeError) as error:
+    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:  # the last two: it is nested too deeply
         raise ValueError(text) from error
 
 

@@ -59,6 +59,9 @@ def take_apart(words: Sequence[str], grammar: Grammar) -> tuple[dict[str, str], 
     program ("" if there is none), arguments, findings about options without a value, options left out)."""
     rest, options, launch = list(words), {}, Launch({}, "", [])
     while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+        if rest[0] == "--":  # the end of the options
+            rest.pop(0)
+            break
         flag, name, value = _option(rest.pop(0), grammar)
         if name in grammar.switches.split():
             continue
@@ -165,7 +168,8 @@ def msrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
     `python3` before the program. environment: not read."""
     options, launch = take_apart(words, MSRUN)
     launch.options = options
-    _number(Setting("--worker_num", options.get("worker_num", "8")), 1, launch.unresolved)
+    for name in ("worker_num", "local_worker_num"):
+        _number(Setting(f"--{name}", options.get(name, "8")), 1, launch.unresolved)
     if launch.program in ("python", "python3") and launch.arguments:
         launch.program, *launch.arguments = launch.arguments
     return launch

@@ -21,7 +21,7 @@ from mapping.launch.launchers import LAUNCHERS, SRUN, take_apart, tasks
 from mapping.launch.start import INTERRUPTED, end_with_parent, of_shell
 
 _BY_PATH = re.compile(r"\S*bin/(?:torchrun|deepspeed|srun)\b")
-_MODULE = re.compile(r"(\S+)(?:\s+-\w+)*\s+-m\s+torch\.distributed\.(?:run|launch)\b")
+_MODULE = re.compile(r"(\S+)(?:\s+-\w+)*\s+-m\s*torch\.distributed\.(?:run|launch)\b")
 _PATH_OR_VARIABLE = re.compile(r".*/.*|[\"']?\$\{?\w+\}?[\"']?")
 _SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 _ASKS_FOR_SRUN = re.compile(r"\b(?:which|type|hash|command -v)\s+srun\b")

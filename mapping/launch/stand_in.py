@@ -28,14 +28,17 @@ LEFT_OUT = "MEGATRON_LAUNCH_LEFT_OUT"
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
     """The module or file that a python command line runs, and the words behind it; "" and no words for one that runs
-    code, the standard input, or nothing. Of options before it only -W and -X may have a value in a word of its own, and
-    -c must be a word of its own."""
-    position = 0
-    while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "-m", "-c"):
-        position += 2 if words[position] in ("-W", "-X") else 1
-    if words[position : position + 1] == ["-m"]:
-        position += 1
-    rest = list(words[position:])
+    code, the standard input, or nothing. Of options before it only -W and -X may have a value in a word of its own."""
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word.startswith("-c"):
+            return "", []
+        if word.startswith("-m"):
+            rest[:0] = [word[2:]] if word[2:] else []
+            break
+        if word in ("-W", "-X"):
+            del rest[:1]
     return ("", []) if not rest or rest[0].startswith("-") else (rest[0], rest[1:])
 
 

@@ -4,7 +4,7 @@ becomes."""
 import pytest
 
 from mapping.arguments import init_configs_from_dict
-from mapping.flags.notations import layers_of_stages, pipeline_layout
+from mapping.flags.notations import layers_of_stages, literal, pipeline_layout
 from parallel_core.config import ConfigError
 from parallel_core.partition import chunk_layers
 from parallel_core.schedules.generators import FOLDED
@@ -75,3 +75,10 @@ def test_a_file_may_give_lists_of_words():
     assert init_configs_from_dict(content).parallel_config.num_layer_list == [[1, 2], [1, 0]]
     with pytest.raises(ConfigError, match=r"pipeline_model_parallel_layout .*must be stages"):
         init_configs_from_dict(content | {"pipeline_model_parallel_layout": [["encoder"], *LISTS[1:]]})
+
+
+@pytest.mark.parametrize("text", ["-" * 100_000 + "1", "not " * 3000 + "1", "x", "["])
+def test_text_that_is_no_literal(text):
+    """Text that is no Python literal, or is nested too deeply to be read, is a ValueError."""
+    with pytest.raises(ValueError):
+        literal(text)

@@ -19,6 +19,7 @@ import pytest
 
 from mapping.launch.__main__ import main
 from mapping.launch.launchers import LAUNCHERS, tasks
+from mapping.launch.stand_in import split
 from mapping.launch.start import without_noise
 from tests.support.assets import ROOT
 
@@ -50,6 +51,7 @@ def options(command: str, **environment: str) -> str:
     [
         ("torchrun", "worker_num 1, local_worker_num 1"),
         ("torchrun --standalone --nproc-per-node=2", "worker_num 2, local_worker_num 2"),
+        ("torchrun --nproc_per_node 4 --", "worker_num 4, local_worker_num 4"),
         (
             "torchrun --nproc_per_node 8 --nnodes 2 --node_rank=1 --master_addr host0 --master_port 60 --log_dir l",
             "worker_num 16, local_worker_num 8, master_addr host0, master_port 60, log_dir l, node_rank 1, "
@@ -83,6 +85,7 @@ def test_options_of_a_launcher(command, expected):
         ("torchrun --nnodes 2 --master_addr a", "--node_rank: must be given"),
         ("torchrun --nnodes 2 --node_rank 1", "--master_addr : must be given for 2 hosts"),
         ("torchrun --master_port=x", "--master_port x: must be a number"),
+        ("msrun --local_worker_num=x", "--local_worker_num x: must be a number from 1 on"),
         ("deepspeed", "--num_gpus: must be given"),
         ("deepspeed -i worker-0", "--num_gpus: must be given"),
     ],
@@ -90,6 +93,23 @@ def test_options_of_a_launcher(command, expected):
 def test_open_ends_of_a_launcher(command, open_ends):
     """An option that is missing, has no value, or is no number is named with what must be given."""
     assert open_ends in options(f"{command} x.py --bf16 -1")
+
+
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        ("-m torch.distributed.run x.py -m", ("torch.distributed.run", ["x.py", "-m"])),
+        ("-u -X dev -mtorch.distributed.run x.py", ("torch.distributed.run", ["x.py"])),
+        ("-W ignore x.py -c", ("x.py", ["-c"])),
+        ("-c print(1) x.py", ("", [])),
+        ("-", ("", [])),
+        ("-m", ("", [])),
+    ],
+)
+def test_the_target_of_a_python_command(words, target):
+    """A module is found behind -m with and without a space, a file behind options; code and the standard input are no
+    target."""
+    assert split(words.split()) == target
 
 
 @pytest.mark.parametrize(

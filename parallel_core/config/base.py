@@ -218,9 +218,10 @@ class Config:
         return self.breaks(name, f"does not go with {other}", fix)
 
     def to_dict(self) -> dict[str, Any]:
-        """Options by the names under which users know them: those of concerns, and those that siblings show, among the
-        section's own, sections inside as dictionaries. A value that is refused or not known yet is None. A section
-        whose siblings show options must be part of an `AllConfig`."""
+        """The section's options by the names under which users know them. Options of an inner config that is a
+        `concern`, such as precision's, stand among the section's own, as do those that another section lends it
+        (`sibling`); any other config inside is a dictionary of its own. A value that is refused or not known yet is
+        None. A section that is lent options must be part of an `AllConfig`."""
         plain: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)

@@ -36,7 +36,9 @@ class RecomputeSettings(OffloadSettings, Protocol):
 
 
 class LayerRecompute(NamedTuple):
-    """The recomputation of one layer: all of it (`full`), some parts or none; and its modules that are offloaded."""
+    """The recomputation of one layer: all of it (`full`), some `parts` or none; linears whose collectives do not run
+    again (`kept_collectives`); modules that are `offloaded`; and parts recomputed unasked to save memory
+    (`droppable`)."""
 
     full: bool = False
     parts: tuple[Part, ...] = ()

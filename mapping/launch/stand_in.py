@@ -29,7 +29,7 @@ LEFT_OUT = "MEGATRON_LAUNCH_LEFT_OUT"
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
     """The module or file that a python command line runs, and the words behind it; "" and no words for one that runs
     code, the standard input, or nothing. Of options before it only -W and -X may have a value in a word of its own, and
-    -c must be a word of its own."""
+    -m and -c must be words of their own."""
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "-m", "-c"):
         position += 2 if words[position] in ("-W", "-X") else 1
@@ -74,7 +74,7 @@ def _without(folder: str) -> str:
 def main(path: str, words: Sequence[str]) -> int:
     """Do what the stand-in at `path` was called for with `words`, and return the exit code. A python that launches
     nothing becomes the real one, and an srun with nothing unresolved the program that it starts; neither returns.
-    Raises OSError if that program cannot be run."""
+    Raises OSError if that program cannot be run, SystemExit if there is no real python, or no msrun."""
     folder, name = os.path.split(path)
     launch = launched_by(name, words)
     if launch is None:
@@ -96,8 +96,8 @@ def main(path: str, words: Sequence[str]) -> int:
 def in_script(launch: Launch, folder: str) -> int:
     """Print or start a launch of a script, from which an srun around it may have left out options (`LEFT_OUT`), and
     return the exit code of `begin`. The code that `begin` gives to `said`, before the command is printed or started, is
-    appended to the file CODES in the stand-ins' `folder`. If launches are only printed, the script is then ended by
-    SIGTERM."""
+    appended to the file CODES in the stand-ins' `folder`. If launches are only printed, the script, and this process
+    with it, is then ended by SIGTERM."""
     from dataclasses import replace
     from pathlib import Path
 

@@ -68,9 +68,10 @@ class BatchEntry:
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
     def positions(self, name: str, stop: int) -> "BatchEntry":
-        """The entry `name` of the positions before `stop`, for an attention mask (queries and keys), given experts, and
-        any array of two axes, which is taken for [b, s]; any other stays, and so does a shard. The number of its tokens
-        that count stays: what is cut off is taken for padding."""
+        """The entry, called `name`, with the positions before `stop` alone: cut are axes 2 and 3 of "attention_mask",
+        axis 1 of "routed_experts", and axis 1 of any other array of two axes, which is taken for [b, s]. Any other
+        entry stays, and so does a context-parallel shard. The number of tokens that count stays: what is cut off is
+        taken for padding."""
         if self.whole is not None:
             return self
         axes = _POSITION_AXES.get(name, (1,) if self.array.ndim == 2 else ())
@@ -78,7 +79,7 @@ class BatchEntry:
         return replace(self, array=self.array[kept])
 
     def with_rows(self, rows: int, repeats: bool = False) -> "BatchEntry":
-        """The entry with new rows behind its own, `rows` altogether, which are at least as many as it has: zeros, or
+        """The entry with new rows behind its own, `rows` altogether, a number not below that of its own: zeros, or
         (repeats) copies of its last row, if it has one."""
 
         def filled(part: Array) -> Array:
@@ -92,7 +93,7 @@ class BatchEntry:
 
     @property
     def tokens(self) -> float | None:
-        """The number of tokens in all rows that count; None for an entry other than loss mask and labels."""
+        """The number of tokens that count, all rows together: the sum of `row_tokens`; None where that is None."""
         return None if self.row_tokens is None else float(self.row_tokens.sum())
 
 
@@ -136,8 +137,8 @@ class ContextShard:
         return _take(array, self.layout.positions(length, self.rank), 1)
 
     def queries(self, array: Array, name: str = ATTENTION_MASK) -> Array:
-        """Attention mask [b or 1, 1, s, s] or document starts [b, s] -> the rows of those queries that attend on this
-        rank, with all keys. name: the entry's, which tells the axis of queries.
+        """Attention mask [b or 1, 1, s, s] or document starts [b, s] -> its part for the queries that attend on this
+        rank, of a mask with all keys. name: the entry's, which tells the axis of queries.
 
         With a ring these are the queries of the rank's place in the ring; with Ulysses alone all queries, since a rank
         then attends with whole sequences and some of the heads. Raises ValueError unless s is a multiple of 2r in a
@@ -159,10 +160,10 @@ class ContextShard:
         return length
 
     def entry(self, name: str, entry: Any) -> Any:
-        """A `BatchEntry` of whole sequences -> one of this rank's shards (`sequence`; `queries` of what says which keys
-        a query sees); any array of two axes or more is taken for sequences [b, s, ...]. With one context-parallel rank
-        all stay; else an entry that is sharded already, one with fewer axes, and what is no `BatchEntry` stay. Raises
-        ValueError as `sequence` and `queries`."""
+        """A `BatchEntry` of whole sequences -> one of this rank's shards: `queries` of an attention mask and of
+        document starts, `sequence` of any other array of two axes or more, which is taken for [b, s, ...]. With one
+        context-parallel rank all stay; else an entry that is sharded already, one with fewer axes, and a value that is
+        no `BatchEntry` stay. Raises ValueError as `sequence` and `queries`."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)
@@ -194,16 +195,16 @@ class StepBatch:
         self.entries, self.micro_batches, self.context = entries, micro_batches, context
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
-        """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without` and the
-        entry of lengths: by that, a `BatchEntry`, the others are cut to the micro-batch's longest row
-        (`BatchEntry.positions`), unless all its lengths are 0. Raises as `ContextShard.entry`."""
+        """The entries of micro-batch `number` (from 0), sharded for this rank, without those named in `without` and
+        without "lengths". Where "lengths" is a `BatchEntry`, each other one is first cut to the greatest length in the
+        micro-batch (`BatchEntry.positions`), unless that is 0. Raises as `ContextShard.entry`."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
         rows = {name: self._without_padding(name, self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}
 
     def tokens(self, number: int) -> float:
-        """The number of tokens in micro-batch `number` that count, in whole sequences: the sum of its loss mask, else
-        the number of its labels; 1 if it has neither, or if that entry is no `BatchEntry`."""
+        """The number of tokens in micro-batch `number` that count, in whole sequences: the sum of its loss mask or,
+        without one, the number of its labels; 1 if it has neither."""
         counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
         tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens

@@ -13,8 +13,8 @@ from parallel_core.findings import Finding
 
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
-    """Whether `place`, from which --load reads, or the folder in its path before the last name is this folder, links
-    resolved; False for None."""
+    """Whether this folder is `place`, from which --load reads, or the parent of `place`: of its absolute path as it is
+    written, or of that with links resolved. False for None."""
     if place is None:
         return False
     whole = Path(place).resolve()
@@ -24,7 +24,7 @@ def is_inside(place: Path | str | None, folder: Path) -> bool:
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
     """The first finding for a run that cannot save into --save as the folder is now: it cannot be written, is itself a
     checkpoint of ours, or an earlier run with which this one does not go on has saved there (`earlier_run`).
-    looks_for_others: also if another process on this machine writes there. There is none without --save, nor for a run
+    looks_for_others: also if another process on this machine writes there. No finding without --save, nor for a run
     that does not train (--skip-train)."""
     checkpoint = config.training_config.checkpoint
     if checkpoint.output_dir is None or config.training_config.skip_train:
@@ -74,8 +74,8 @@ def _unwritable(root: Path) -> str | None:
 
 
 def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
-    """Whether the folder of --load is that of --save and has no checkpoint yet, so that the run begins without one;
-    False with --exit-on-missing-checkpoint or --resume-training, which want a checkpoint."""
+    """Whether the folder of --load is that of --save and has no checkpoint yet (`holds_checkpoint`), so that the run
+    begins without one; False with --exit-on-missing-checkpoint or --resume-training, which want a checkpoint."""
     save = checkpoint.output_dir
     if save is None or checkpoint.exit_on_missing_checkpoint or checkpoint.resume_training:
         return False
@@ -85,7 +85,7 @@ def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
 def load_findings(config: AllConfig) -> Iterator[Finding]:
     """Findings for --load and --lora-load in whose folders `find_checkpoint` finds no checkpoint (--load: of
     --ckpt-step, and with --enable-hf2mg-convert of HuggingFace's); none for --load at a first start
-    (`is_first_start`), nor for --lora-load without adapters."""
+    (`is_first_start`), nor for --lora-load if the model has no adapters (--lora-r 0)."""
     checkpoint, lora = config.training_config.checkpoint, config.lora_config
     whole = checkpoint.load_checkpoint
     if whole is not None and not is_first_start(Path(whole), checkpoint):

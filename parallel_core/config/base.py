@@ -137,7 +137,7 @@ def _options_of(cls: Any) -> tuple[Field[Any], ...]:
 
 def has_type(value: Any, hint: Any) -> bool:
     """Whether `value` may stand in a field with the annotation `hint`. An int may stand for a float, but a bool for no
-    number; of what is in a container only the entries of a list, and of a tuple of one type, are checked."""
+    number; of what is in a container only the entries of list[X] and tuple[X, ...] are checked."""
     if hint is Any:
         return True
     if get_origin(hint) in (types.UnionType, Union):
@@ -254,8 +254,8 @@ def _plain(value: Any) -> Any:
 
 
 def section(cls: type[Config]) -> Any:
-    """Make a config class with fields that are concerns or siblings: a dataclass that also has the concerns' options,
-    as attributes and arguments, and those that siblings show, as attributes.
+    """Turn a config class with `concern` or `sibling` fields into a dataclass that also has its concerns' options,
+    as attributes and arguments, and the options that its siblings lend it (`shows`), as attributes.
 
     The project's own code names the concern (`training_config.precision.bf16`), which is what type checkers see; users'
     scripts and files may leave it out (`training_config.bf16`).

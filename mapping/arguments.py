@@ -99,7 +99,7 @@ class Arguments(Namespace):
 
     def keep(self, reading: Reading) -> None:
         """Take over the arguments of a reading, and remember the reading and their values. Attributes under other names
-        than those of the flag table that are set already, such as a script's own, stay."""
+        than those of the flag table that are set already, such as a script's own, stay, but for `world_size`."""
         vars(self).update((name, value) for name, value in vars(reading.args).items() if _is_ours(name, self))
         self._reading = reading
         self._as_built = {name: _kept(value) for name, value in vars(self).items() if name in _NAMES}
@@ -155,10 +155,10 @@ def parse_args(
     """The arguments of a command line, by default the process's own, with Megatron's names and defaults.
 
     extra_args_provider: adds the script's own flags to a parser. world_size: the number of processes, by default what
-    the launcher's environment says, else 1, or with --yaml-cfg the file's, or the fewest that hold the model.
-    args_defaults: other defaults, by attribute name. check_files: missing files are findings. Arguments that follow
-    from others (sizes, the padded vocabulary, types) are filled in. Raises `ConfigError` with every finding, ValueError
-    where a launcher's rank or job size is no number.
+    the launcher's environment says, else 1; with --yaml-cfg in place of 1 what the file says, else the fewest that hold
+    the model. args_defaults: other defaults, by attribute name. check_files: missing files are findings. Arguments that
+    follow from others (sizes, the padded vocabulary, types) are filled in. Raises `ConfigError` with every finding,
+    ValueError where a launcher's rank or job size is no number.
     """
     return _accepted(read(argv, extra_args_provider, world_size, args_defaults, check_files, read_vocabulary=True))
 
@@ -180,10 +180,10 @@ def init_configs_from_args(
     another model_type, or a class that is no section's.
 
     For arguments of `parse_args` it is the configuration that was built when they were read; if attributes were changed
-    since, it is built again from everything that was given and the changes, and attributes that follow from the changes
-    are filled in. A namespace of another parser, such as Megatron's, is read attribute by attribute and left as it is;
-    configuration files that it names are not read, but are an error. Raises ValueError for values that are wrong or do
-    not fit each other, as a rule a `ConfigError` with all findings.
+    since, it is built again from everything that was given and the changes, and flags' attributes that follow from the
+    changes are filled in. A namespace of another parser, such as Megatron's, is read attribute by attribute and left as
+    it is; configuration files that it names are not read, but are an error. Raises ValueError for values that are wrong
+    or do not fit each other, as a rule a `ConfigError` with all findings.
     """
     if model_type != "model_config":
         raise ValueError(f"init_configs_from_args: model_type={model_type!r}: the model's section is model_config")
@@ -269,6 +269,7 @@ def initialize_megatron(
     `--help` among the arguments prints the flags that act and ends the process. A user's mistakes, options of a
     training that are missing and a run that does not fit the memory are printed to the standard error of rank 0, and
     every process ends with exit code 2. On a CPU msrun's scheduler process, which has nothing to do there, ends with 0.
+    Raises ValueError where the launcher's rank is no number.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
@@ -292,7 +293,8 @@ def initialize_megatron(
 @contextmanager
 def exit_on_mistakes() -> Iterator[None]:
     """Print a user's mistake (ValueError) inside the block to standard error and end the process with 2: on rank 0 all
-    errors, without a traceback, on other ranks, after GRACE_SECONDS, one line that refers to rank 0's."""
+    errors, without a traceback, on other ranks, after GRACE_SECONDS, one line that refers to rank 0's. Raises
+    ValueError for such a mistake where the launcher's rank is no number."""
     try:
         yield
     except ValueError as error:

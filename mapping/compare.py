@@ -1,10 +1,10 @@
 """Say why two runs differ: `python -m mapping compare A B`.
 
 A and B are folders of runs (of --save, or `output`), or a case that was recorded of Megatron
-(`examples/gpt/record_megatron.py` and `compare_with_megatron.py` say how). Loss, norm and rates of every step are
-compared, and of steps that both have recorded (--record) weights, data, activations, gradients and updates: the first
-step, then layer and parameter, that differ by more than rounding in their types; before that what differs in
-configuration and environment. The layouts may differ.
+(`examples/gpt/record_megatron.py` and `compare_with_megatron.py` say how). Loss, norm and rates of each step that both
+have are compared, and of steps that both have recorded (--record) weights, data, activations, gradients and updates. It
+prints what differs in configuration and environment, then the first step, and in it layer and parameter, that differ by
+more than rounding in their types. The layouts may differ.
 
 With --bisect A and B are compared by the checkpoints of both: the first step at which weights differ is looked for by
 halves.
@@ -28,9 +28,9 @@ MOST = 40
 
 
 def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str], bool]:
-    """The lines about two runs: settings of configuration and environment that differ (at most MOST of each), then the
-    differences of the first step that has any; and whether the runs differ in what they computed. exact: any difference
-    counts; without it, one that rounding does not explain. Raises as `first_differences`."""
+    """The lines about two runs: settings of configuration and environment that both have and that differ (at most MOST
+    of each), then the differences of the first step that has any; and whether the runs differ in what they computed.
+    exact: any difference counts; without it, one that rounding does not explain. Raises as `first_differences`."""
     lines = [f"A: {one.folder}", f"B: {other.folder}"]
     for what, mine, theirs in (
         ("configuration", one.settings, other.settings),

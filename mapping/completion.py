@@ -2,7 +2,8 @@
 
     eval "$(megatron-pynative completion bash)"    in ~/.bashrc; zsh the same, in ~/.zshrc
 
-It completes commands, their options, Megatron's flags behind `--` and behind `launch SCRIPT.sh`, and files elsewhere.
+It completes commands, their options, Megatron's flags behind `--` and behind `launch`, and files where no such word
+fits.
 """
 
 import re

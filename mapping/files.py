@@ -13,9 +13,9 @@ DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-d
 
 
 def missing_files(args: Any) -> Iterator[Finding]:
-    """A finding for each file or folder of the tokenizer, of data, and of --fsdp2-config-path that one of their flags
-    names and that is not there, and for each .idx file that has a .bin file beside it and is damaged. --load is not
-    looked at."""
+    """A finding for each file or folder that is not there and that --vocab-file, --merge-file, --tokenizer-model,
+    --tokenizer-name-or-path, --fsdp2-config-path or one of DATA_FLAGS names, and for each .idx file of data that has a
+    .bin file beside it and is damaged. Other flags, such as --load, are not looked at."""
     for flag, path in (
         ("--vocab-file", args.vocab_file),
         ("--merge-file", args.merge_file),

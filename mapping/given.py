@@ -13,7 +13,8 @@ NO_FLAG = Flag("", None)
 
 class Demand(NamedTuple):
     """A demand that a file's key, with this value, makes on a config field (the end of its path) without filling it:
-    `is_met` says whether the field's value meets it; if not, `rule` and `fix` are the finding's."""
+    `is_met` says whether the field's value (0 in place of None, false and empty ones) meets it; if not, `rule`, in
+    which {} stands for that value, and `fix` are the finding's."""
 
     value: Any
     """The value of the key."""
@@ -65,7 +66,7 @@ class Given(NamedTuple):
     @property
     def words(self) -> str | float | None:
         """The value for a message: a list's parts as text, with spaces between; a number as it is; None for None, true
-        and false."""
+        and false; anything else as text."""
         if self.value is None or isinstance(self.value, bool):
             return None
         if isinstance(self.value, int | float):

@@ -33,7 +33,7 @@ def memory_of_stages(config: AllConfig) -> list[StageMemory]:
 
 def as_lines(config: AllConfig) -> Iterator[str]:
     """The lines of the plan's table of memory, in MiB, and a note if results are recomputed on a CPU without being
-    asked for; one line that says so where the memory is not known."""
+    asked for; where the memory is not known, one line that says so. Raises ConfigError as `find_device`."""
     planned = _planned(config)
     if not planned:
         yield "memory of a rank: not known before the vocabulary is; add --check-files, or give --vocab-size"
@@ -67,7 +67,7 @@ def _recomputed_unasked(plan: Plan) -> list[str]:
 def as_json(config: AllConfig) -> list[dict[str, Any]]:
     """For each stage the memory of a rank in bytes: "parts" (name -> bytes on the device), "elsewhere" (name -> bytes
     in host memory or a file instead, of activations as in `StageMemory`), and "total", the sum of the parts, without
-    what the runtime reserves; empty where `memory_of_stages` is."""
+    what the runtime reserves; empty where `memory_of_stages` is. Raises ConfigError as `find_device`."""
     return [
         {"parts": stage.parts, "elsewhere": stage.elsewhere, "total": stage.total} for stage in memory_of_stages(config)
     ]
@@ -79,6 +79,7 @@ def does_not_fit(config: AllConfig, ranks: int = 1) -> Iterator[Finding]:
 
     On a CPU the ranks must fit into the host's memory with swap. Each rank is counted as one of the pipeline stage that
     needs the least, at the lower end of its range. Memory that is not known is not judged.
+    Raises ConfigError as `find_device`.
     """
     parallel = config.parallel_config
     if parallel.device_target == "Ascend" and not has_ascend():

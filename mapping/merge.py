@@ -64,7 +64,8 @@ _BESIDE_THE_MODEL = ("optimizer_config", "training_config", "dataset_config")
 @dataclass
 class Sources:
     """Everything that a user gave, by where it was given: typed flags, a YAML file, files that must agree with the
-    flags (`beside`: DeepSpeed's and FSDP2's), and attributes that were `changed` later. Flags win over the YAML file,
+    flags (`beside`: DeepSpeed's and FSDP2's), DeepSpeed's `defaults`, which count where nothing else is given, and
+    attributes that were `changed` later; also the readers' findings, and how to read. Flags win over the YAML file,
     changed attributes over both."""
 
     typed: list[Given] = field(default_factory=list)
@@ -132,8 +133,9 @@ class Reading:
 
 
 class Ranked(NamedTuple):
-    """The given values, without those that stronger ones replace, by source, the stronger sources later; `said.wins`
-    are a checkpoint's, which win over all others. findings: about that checkpoint, and files that contradict."""
+    """The given values by source, the stronger sources later, but `said.wins`, of a checkpoint, win over all others.
+    `defaults`, `of_files` and the checkpoint's others are without those that a flag or a changed attribute replaces.
+    findings: about that checkpoint, and about files that contradict."""
 
     defaults: list[Given]
     of_files: list[Given]
@@ -158,7 +160,7 @@ class Ranked(NamedTuple):
 
 def resolve(sources: Sources) -> Reading:
     """Merge, check and build: the configuration as far as it can be known, and findings. A value that is wrong becomes
-    a finding and raises nothing.
+    a finding. Raises OSError as `mapping.readers.checkpoint.read`.
 
     In phases: rank the given values, make arguments of them, judge the words, build the config, judge it, report.
     """

@@ -17,8 +17,8 @@ def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Findin
     """The findings, none with the same words twice, each about the flag, the file's key or the attribute that was
     given.
 
-    A field that nobody gave is named by its key in the YAML file if there is one, and also by its flag if something was
-    typed.
+    With a YAML file a field that nobody gave is named by the key that it would have there, and also by its flag if
+    something was typed.
     """
     typed = {entry.name for entry in given}
     fills = {flag: entry for entry in given for flag in _flags_of(entry)}

@@ -94,7 +94,8 @@ def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
     """The plan of a script's arguments. world_size: the number of devices; None: as for `mapping.arguments.parse_args`.
     device: name or file. A vocabulary that the arguments do not give is assumed to have ASSUMED_VOCABULARY ids.
     Findings about flags that training refuses, and about names that are no flags or keys, become the plan's `refused`.
-    Raises ConfigError with all other findings, and as `find_device`; ValueError as `mapping.reading.read`."""
+    Raises ConfigError with all other findings, and as `find_device`; ValueError and OSError as
+    `mapping.reading.read`."""
     reading, assumptions = _read(argv, world_size)
     found = find_device(device)
     rows = {**BY_NAME, **{entry.name: entry.row for entry in reading.given}}
@@ -162,7 +163,8 @@ SUBJECTS: dict[str, Callable[[Sequence[str]], int]] = {
 
 def main(argv: Sequence[str]) -> int:
     """Run the command, and return its exit code: 0 if the run fits, 1 if it does not, 2 after a ConfigError; with a
-    first word of SUBJECTS that of the command that it names. Raises SystemExit with 2 for wrong options."""
+    first word of SUBJECTS that of the command that it names. Raises SystemExit with 2 for wrong options, OSError for
+    a drawing that cannot be written, and the other errors of `plan_of`."""
     if argv and argv[0] in SUBJECTS:
         return SUBJECTS[argv[0]](argv[1:])
     options, arguments = options_of(argv)

@@ -25,10 +25,10 @@ def read(
 ) -> Reading:
     """The reading of a command line, by default the process's own, without raising for what it says: the config as far
     as it can be known, and findings. Parameters without a word here are those of `mapping.arguments.parse_args`.
-
-    `check_files`: the tokenizer's, the data's and the checkpoint's files must be there. `read_vocabulary`: whether the
-    tokenizer's files are read for the size of the vocabulary; by default as `check_files`. `explains`: whether options
-    that do nothing get the reason. Raises ValueError where a launcher's rank, or needed job size, is no number.
+    `check_files`: the tokenizer's, the data's and the checkpoint's files must be there; in msrun's scheduler it
+    counts as false. `read_vocabulary`: whether the tokenizer's files are read for the size of the vocabulary; by
+    default as `check_files`. `explains`: whether options that do nothing get the reason. Raises ValueError where a
+    launcher's rank, or needed job size, is no number, OSError as `mapping.merge.resolve`.
     """
     rank = rank_of_environment()
     check_files = check_files and rank >= 0  # msrun's scheduler, rank -1, may read after the ranks have saved
@@ -78,8 +78,9 @@ def _path(line: CommandLine, argument: str) -> Any:
 
 
 def run_findings(reading: Reading) -> list[Finding]:
-    """Findings about a legal config that stop a run: a missing learning rate or length of the training, and with
-    --enable-mg2hf-convert a model that no known family of HuggingFace has, or not that of --model-type-hf."""
+    """Findings about a legal config that stop a run: a learning rate that is missing, a training without a step
+    (unless it only evaluates, --skip-train), and with --enable-mg2hf-convert a model that no known family of
+    HuggingFace has, or not that of --model-type-hf."""
     findings = [*required_to_train(reading.config), *huggingface_findings(reading.config)]
     return as_given(findings, reading.given)
 

@@ -16,7 +16,9 @@ GIBIBYTE = 2**30
 
 @dataclass(frozen=True)
 class Suggestions:
-    """The layouts that --suggest finds."""
+    """The layouts that --suggest finds, the fastest first: `layouts`, of all that fit; `changes`, of those that fit and
+    differ from the given one in one field of `Layout`, or in one and the stage of ZeRO, and are faster if the
+    given one fits."""
 
     layouts: list[Found]
     """The fastest layouts that fit, the fastest first."""
@@ -26,7 +28,7 @@ class Suggestions:
 
 
 def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
-    """The suggestions for a plan that was made of these arguments."""
+    """The suggestions, at most SHOWN layouts and CHANGES changes, for a plan that was made of these arguments."""
     config, world = plan.config, plan.config.parallel_config.world_size
     base, own = without_layout(argv), layout_of(config)
     candidates = [*all_layouts(config, world)]

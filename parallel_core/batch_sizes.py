@@ -19,7 +19,9 @@ class BatchSettings(Protocol):
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """The global batch size as a function of the samples that were consumed before the step."""
+    """The global batch size as a function of the samples that were consumed before the step: that of `schedule`, pairs
+    (samples consumed, size from then on), if there are any; else that of `ramp` (first size, increment, number of
+    samples over which it grows to `final`); without a ramp `final`."""
 
     final: int
     ramp: tuple[int, int, int] | None = None
@@ -41,8 +43,9 @@ class BatchSizes:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the sizes are possible: all above 0, the last one `final`; a schedule's thresholds rise from 0, and a
-        ramp, over 0 samples or more, meets `final` exactly. True without a schedule and a ramp."""
+        """Whether the sizes are possible. A schedule: pairs, whose thresholds rise from 0, with sizes above 0, the last
+        one `final`; a ramp beside it is not judged. A ramp alone: three numbers, first size and increment above 0, the
+        samples at least 0, and it meets `final` exactly. Without both: True."""
         if self.schedule:
             if not all(len(pair) == 2 and pair[1] > 0 for pair in self.schedule):
                 return False

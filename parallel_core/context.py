@@ -179,7 +179,7 @@ class SequenceLayout:
         return self.context.size * self.tensor
 
     def local_length(self, seq_length: int) -> int:
-        """Number of positions of a rank's shard of a sequence of `seq_length`, which must divide evenly."""
+        """Number of positions of a rank's shard of a sequence of `seq_length`, a multiple of `size`."""
         assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
         return seq_length // self.size
 

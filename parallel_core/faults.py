@@ -21,8 +21,8 @@ TRANSIENT, REPEATABLE = "transient", "repeatable"
 class Place:
     """The place where a value that is not finite came up: an operator that made it, or that was given it; the pass
     ("forward" or "backward"), the layer or parameter ("": not known), the number of the micro-batch in the global batch
-    and the chunk. rows: the rows of the micro-batch that have such a value, if they are known; samples: the samples and
-    documents of these rows, or of row 0 if they are not known, in words."""
+    and the chunk. rows: where a tensor [s, b, ...] of three or more axes has such a value, the indices b, else none;
+    samples: the samples and documents of these rows of the micro-batch, of row 0 if there are none, in words."""
 
     operator: str
     direction: str
@@ -32,7 +32,7 @@ class Place:
     """Number of the micro-batch, from 0, in the global batch, over all data-parallel ranks."""
     chunk: int = 0
     rows: tuple[int, ...] = ()
-    """Rows of the micro-batch that have a value that is not finite, where the tensor's shape tells; else none."""
+    """Indices b of the values that are not finite in a tensor [s, b, ...] of three or more axes; else none."""
     samples: tuple[str, ...] = ()
     """The samples and documents of these rows, or of row 0 if they are not known, in words."""
 
@@ -46,16 +46,18 @@ class Place:
 @dataclass(frozen=True)
 class Findings:
     """The findings of one rank about values that are not finite, when a step was computed again. origin: the operator
-    that made the first one that was found, if its inputs were finite; carried: the first operator found that was given
-    one; None: none was found. weights: names of the parameters that were found to hold one before the update;
-    gradients: a sentence about those of this rank's own gradients, "" if none was found; differs: whether the second
-    computation gave this rank other losses, or another such sentence, than the first."""
+    that made the first one that was found, if its inputs were finite, else None; carried: without an origin the first
+    operator found that was given one, else the next operator found after the origin; None: none was found. weights:
+    names of the parameters that were found to hold one before the update; gradients: a sentence about those of this
+    rank's own gradients, "" if none was found; differs: whether the second computation gave this rank other losses, or
+    another such sentence, than the first."""
 
     rank: int
     origin: Place | None = None
     """The operator that made the first value found that is not finite, if its inputs were finite; else None."""
     carried: Place | None = None
-    """The first operator found that was given a value that is not finite; None: none was found."""
+    """Without an origin the first operator found that was given a value that is not finite, else the next operator
+    found after the origin; None: none was found."""
     weights: tuple[str, ...] = ()
     """Names of the parameters that were found to hold a value that is not finite before the update."""
     gradients: str = ""
@@ -79,7 +81,7 @@ class Findings:
 
 
 class Figures(NamedTuple):
-    """Loss and gradient norm of a step's forwards and backwards, the same on every rank."""
+    """The loss and the gradient norm of one computation of a step."""
 
     loss: float
     gradient_norm: float
@@ -105,8 +107,9 @@ def verdict(first: Figures, second: Figures) -> str:
 
 def explained(iteration: int, what: str, first: Figures, second: Figures, found: Sequence[Findings]) -> list[str]:
     """The lines for the log about a step that was computed twice. If the figures differ: both, and the ranks that found
-    a difference. Else: the figures, and from the findings of all ranks `weights` (five a rank), or if no rank has these
-    `origin`, or if no rank has that `carried`; then `gradients`. what: the reason for computing the step again."""
+    a difference. Else: the figures, and from the findings of all ranks `weights` (at most five a rank), or if no rank
+    has any, `origin`, or if no rank has that either, `carried`; then `gradients`. what: the reason for computing the
+    step again."""
     if verdict(first, second) == TRANSIENT:
         ranks = [one.rank for one in found if one.differs]
         where = f"on rank {', '.join(map(str, ranks))}" if ranks else "on a rank that the figures do not tell"

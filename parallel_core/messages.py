@@ -21,8 +21,8 @@ others."""
 @dataclass(frozen=True)
 class Message:
     """Equal calls of one collective or send (`operation`) by one rank; `calls` is their number. what: the place that
-    launches it, a path in the model or such as "pipeline"; kind: that of the process group; bytes: those that the rank
-    sends in one call; backward: whether it belongs to the backward pass."""
+    launches them, a path in the model or a word such as "pipeline"; kind: that of the process group; bytes: those that
+    the rank sends in one call; backward: whether they belong to the backward pass."""
 
     what: str
     """The place that launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1",
@@ -48,9 +48,9 @@ class Message:
 def message(
     kind: str, operation: str, size: int, members: int, what: str = "", backward: bool = False
 ) -> Iterator[Message]:
-    """One call of a collective whose input on a rank has `size` bytes (of an all_to_all those for other ranks), in a
-    group of `members` ranks; nothing in a group of one. kind: of the group. operation: the collective's name, a key of
-    `BYTES_SENT`; of a broadcast the call of a receiver, which sends nothing. what, backward: as in `Message`, the place
-    that launches it and whether that is in the backward pass."""
+    """One call of a collective or send whose input on a rank has `size` bytes (of an all_to_all those for other ranks),
+    in a group of `members` ranks; nothing in a group of one. kind: of the group. operation: its name, a key of
+    `BYTES_SENT`; for "broadcast" it is the call of a receiver, which sends nothing. what, backward: as in `Message`,
+    the place that launches it and whether that is in the backward pass."""
     if members > 1:
         yield Message(what, kind, operation, BYTES_SENT[operation](size, members, 0), backward)

@@ -18,9 +18,9 @@ ATTENTION_GRADIENT, FIVE_FOR_TWO = "attention gradient", 2.5
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one pass of an operation: arithmetic, memory traffic, launches. Of a linear's product also the part
-    of the traffic that its two inputs are (`inputs`, bytes). `sized` is what a device's measurements are looked up
-    by."""
+    """The work of one pass of an operation: floating-point operations, bytes of memory traffic, launches of kernels.
+    inputs: of a linear's product also the part of `bytes` that its two inputs are. sized: the name and the number of
+    tokens under which a device's measurements of such work are looked up; None: work that is not measured."""
 
     flops: float = 0.0
     """Floating-point operations; a multiply-add counts as two."""
@@ -62,7 +62,7 @@ class Operation:
     0."""
 
     def within(self, module: str) -> "Operation":
-        """The operation with `module` and a dot before its `name`; `module` alone where that is empty."""
+        """The operation with `module` and a dot before its `name`; `module` alone where the name is empty."""
         name = f"{module}.{self.name}" if self.name else module
         return Operation(self.kind, self.forward, self.backward, self.weight, name, self.runs_again, self.scores)
 

@@ -74,8 +74,8 @@ def moment_names(config: OptimizerConfig) -> tuple[str, ...]:
 
 
 class PlannedState(NamedTuple):
-    """One kind of state, such as a moment, of some of a flat buffer's parameters: its type, and the spans of the
-    buffer, padding included, of which a rank keeps it."""
+    """One kind of state, such as a moment, of those of a flat buffer's parameters that have it: its type, and the spans
+    of the buffer, padding included, of which a rank keeps it."""
 
     dtype: str
     spans: tuple[Span, ...]
@@ -111,8 +111,8 @@ def state_types(rule: str, parameter_type: str, config: OptimizerConfig) -> dict
 
 def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
     """The schedule of learning rate and weight decay of the configuration, counted in samples. Raises `ConfigError` if
-    the learning rate is missing, or the length of a run that trains (one in epochs may leave it open), and ValueError
-    as `OptimizerParamScheduler`."""
+    the learning rate is missing, or the length of a run that trains (one in epochs may leave it open) is missing or
+    below one step, and ValueError as `OptimizerParamScheduler`."""
     complain(required_to_train(config))
     optimizer, training = config.optimizer_config, config.training_config
     batch = config.dataset_config.global_batch_size

@@ -100,8 +100,8 @@ def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
 
 def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
     """Stage -> its number of layers, of the first and the last stage as far as --decoder-first-pipeline-num-layers and
-    --decoder-last-pipeline-num-layers give it; with --standalone-embedding-stage the first has 0. --num-layer-list is
-    not read."""
+    --decoder-last-pipeline-num-layers give it; with --standalone-embedding-stage the first has 0. A single stage has
+    the number of the last one, if that is given. --num-layer-list is not read."""
     last = parallel.decoder_last_pipeline_num_layers
     first = 0 if parallel.standalone_embedding_stage else parallel.decoder_first_pipeline_num_layers
     ends = ((0, first), (parallel.pipeline_model_parallel_size - 1, last))
@@ -109,8 +109,9 @@ def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
 
 
 def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
-    """The number of chunks of a stage: the length of a nested `--num-layer-list`; without one, the layers of the stage
-    with the most / `--num-layers-per-virtual-pipeline-stage`, rounded down; None without either."""
+    """The number of chunks of a stage: the length of a nested `--num-layer-list`; without one, the largest of
+    `stage_budgets` / `--num-layers-per-virtual-pipeline-stage`, rounded down; None without either.
+    `virtual_pipeline_model_parallel_size` is not read."""
     if is_nested(parallel.num_layer_list):
         return len(parallel.num_layer_list or ())
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage

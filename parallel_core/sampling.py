@@ -11,8 +11,9 @@ from parallel_core.numerics.dtypes import Array
 
 @dataclass(frozen=True)
 class Sampling:
-    """The choice of the next token: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
-    By default the penalty, top-k and top-p are off. Raises ConfigError for options out of their bounds."""
+    """The choice of the next token: the likeliest at temperature 0, else one drawn from softmax(logits / temperature)
+    among the tokens that `top_k` and then `top_p` leave. By default the repetition penalty, top-k and top-p are off.
+    Raises ConfigError for options out of their bounds."""
 
     temperature: float = 0.0
     """The divisor of the logits: above 1 the unlikely are drawn more often, below 1 the likely; 0: always the likeliest
@@ -53,8 +54,8 @@ class Sampling:
         return np.random.Generator(np.random.Philox(self.seed).jumped(text))
 
     def next_token(self, logits: Array, generator: np.random.Generator, text: Sequence[int] = ()) -> int:
-        """The id of the next token by its logits, float32 [v]; drawn with `generator`, unless the temperature is 0.
-        text: ids of the text so far, to which the repetition penalty applies."""
+        """The id of the next token. logits: of all tokens, float32 [v]. generator: draws the token, unless the
+        temperature is 0. text: ids of the text so far, to which the repetition penalty applies."""
         if self.repetition_penalty != 1.0:
             logits = self._penalized(logits, text)
         if self.temperature == 0:
@@ -78,8 +79,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the continuation of each prompt of a batch, of at most `max_new_tokens`; `ends`: ids that end a
-    text and are not part of it."""
+    """The options of the continuations of a batch's prompts, each of at most `max_new_tokens` tokens. ends: ids that
+    end a text and are not part of it; use_cache: whether keys and values of earlier tokens are kept, where the model
+    can."""
 
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)

@@ -46,9 +46,9 @@ norms of queries' and keys' heads; adapters of linears, which alone are trained 
 @dataclass(frozen=True)
 class Cut:
     """A cut of one axis of a parameter over the ranks of a group, all ranks' parts having one length. Fused parts along
-    the axis, `parts` equal ones or those of `widths`, are cut each on its own. With a `unit`, so many entries stay
-    together, and each rank holds `share` of a part, on the last ranks with padding beyond its end; 0: the ranks must
-    divide every part."""
+    the axis, `parts` equal ones or those of `widths`, are cut each on its own. With a `unit`, blocks of so many entries
+    stay whole, and each rank holds equally many of a part (function `share`), on the last ranks with padding beyond the
+    part's end; 0: the number of ranks must divide the length of every part."""
 
     axis: int
     over: str = "tp"
@@ -62,8 +62,8 @@ class Cut:
     entries beyond its end are padding, zeros that no whole array has. 0: ranks divide every part."""
 
     def parts_of(self, length: int) -> tuple[int, ...]:
-        """The widths of the fused parts of an axis with `length` entries: `widths` if there are any, else `parts` times
-        length // parts."""
+        """The widths of the fused parts of an axis with `length` entries: `widths` if there are any, else
+        `parts` equal ones, each length // parts."""
         return self.widths or (length // self.parts,) * self.parts
 
 
@@ -102,7 +102,7 @@ class ShardSpec:
     @property
     def is_decayed(self) -> bool:
         """Whether weight decay acts as far as the spec says: `weight_decay`, or where that is None, whether the
-        parameter has two axes or more (Megatron's rule). The optimizer's options can say more."""
+        parameter has two axes or more (Megatron's rule). Options of the optimizer can override it."""
         return len(self.shape) > 1 if self.weight_decay is None else self.weight_decay
 
     @property
@@ -119,8 +119,8 @@ class ShardSpec:
 
 @dataclass(frozen=True)
 class Box:
-    """A box of elements: [start, start + shape) of the global array, which lies at index `at` of a shard; one entry for
-    each axis."""
+    """A box of elements, [start, start + shape) of the global array, and the index `at` of its first element in a
+    shard; each tuple has an entry for each axis."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -154,7 +154,8 @@ class Box:
 
 @dataclass(frozen=True)
 class Place:
-    """The part of a parameter that one rank holds."""
+    """The part of a parameter that one rank holds. shape: that of its shard, padding included; boxes: the parameter's
+    elements in the shard, whose other elements are padding, zeros."""
 
     spec: ShardSpec
     shape: tuple[int, ...]
@@ -199,8 +200,8 @@ class Place:
 
 
 def share(length: int, size: int, unit: int = 1) -> int:
-    """The number of entries that each of `size` ranks holds of an axis of `length`, in whole units: on the last ranks
-    some may be padding."""
+    """The number of entries, a multiple of `unit`, that each of `size` ranks holds of an axis with `length` entries; on
+    the last ranks some may be padding."""
     return -(-length // (unit * size)) * unit
 
 
@@ -236,7 +237,8 @@ def is_counted(spec: ShardSpec, coordinates: Coordinates) -> bool:
 
 
 class Run(NamedTuple):
-    """Neighbouring entries of a shard along one axis that are neighbours in the whole axis, too; or padding."""
+    """Neighbouring entries of a shard along one axis that are neighbours in the whole axis, too; or padding.
+    start: the place of the first in the whole axis, None: padding."""
 
     start: int | None
     """Place of the first entry in the whole axis; None: padding."""

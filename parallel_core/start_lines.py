@@ -41,7 +41,7 @@ def start_lines(
 
 def layout_line(config: AllConfig, rank: int) -> str:
     """A line with the rank, the degrees of parallelism, the schedule (if there are several stages), the global batch
-    size (the last one, if it changes), and the number and size of a data-parallel rank's micro-batches."""
+    size (the last one, if it changes), and for it the number and size of a data-parallel rank's micro-batches."""
     parallel, data, sizes = config.parallel_config, config.dataset_config, config.batch_sizes
     axes = {
         "tensor": parallel.tensor_model_parallel_size,

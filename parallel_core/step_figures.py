@@ -35,7 +35,8 @@ DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_lo
 class Figure:
     """An array that is summed over the micro-batches and ranks of a step, or of which the largest values are taken
     (`is_largest`). is_loss: whether it is averaged over micro-batches and replicas, and logged; layers: the number by
-    which the log divides it, 0: none; counted: from the array that a cell reports to the one that is summed."""
+    which the log divides it, 0: none; counted: a function from the array that a cell reports to the one that is
+    summed."""
 
     name: str
     shape: tuple[int, ...]
@@ -138,7 +139,7 @@ def router_losses(config: ModelConfig) -> Iterator[str]:
 
 def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
     """Name of a figure -> its number for the log, of a step's losses and largest scores. values: those of all figures
-    (`figures_of`); the result is empty if they are."""
+    (`figures_of`), or none, which give an empty result."""
     if not values:
         return {}
     return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_logged}

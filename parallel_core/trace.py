@@ -25,7 +25,7 @@ from parallel_core.system.files import read_json
 
 
 class Kind(str, Enum):
-    """Kind of work in a span; the value is its name in a trace file."""
+    """Kind of work in a span; the value stands for it in a trace file."""
 
     STEP = "step"
     FORWARD = "forward"
@@ -50,8 +50,8 @@ COMPUTING = frozenset({*_ACTIONS, Kind.OPTIMIZER, Kind.OTHER})
 
 
 class Span(NamedTuple):
-    """A piece of one rank's work, from `start` on for `seconds`. Spans of a rank may lie inside one another; those of
-    kind COLLECTIVE may also overlap others in part."""
+    """A piece of one rank's work in a `step` (from 1; 0: not said), from `start` on for `seconds`; group: of a message,
+    the ranks' group by name. Spans of a rank may lie inside one another; COLLECTIVE ones may also overlap in part."""
 
     rank: int
     kind: Kind
@@ -147,10 +147,10 @@ def read_planned(path: Path) -> list[Span]:
 
 
 def read_chrome(path: Path) -> list[Span]:
-    """The spans in the events of a file that `chrome_json` wrote, as it wrote them: times are counted from the start of
-    the earliest one, starts and ends in whole microseconds. Raises ValueError for a file that is no JSON, has no list
-    of events, or has a span that lacks a part, is of no `Kind` or has times that are no finite numbers; OSError for one
-    that cannot be read."""
+    """The spans in the events of a file that `chrome_json` wrote, as it wrote them: seconds from the start of the
+    earliest one, starts and ends rounded to microseconds. Raises ValueError for a file that is no JSON, has no
+    "traceEvents", or has a span that lacks a part, is of no `Kind` or has times that are no finite numbers; OSError
+    for one that cannot be read."""
     content = read_json(path)
     try:
         return [_span(event) for event in content["traceEvents"] if event["ph"] == "X"]
@@ -181,7 +181,7 @@ GRADIENTS = "all-grads-sync"
 @dataclass(frozen=True)
 class StepSummary:
     """Seconds of one step on one rank by kind of work: computing, messages, bubble and data add up to `total` but for
-    `unknown`."""
+    `unknown`; pipeline: from the first computation of the schedule on any rank to the end of the last."""
 
     rank: int
     step: int
@@ -199,7 +199,7 @@ class StepSummary:
 
     @property
     def unknown(self) -> float:
-        """Seconds of the step that are in none of the other parts."""
+        """Seconds of the step that are in none of computing, messages, bubble and data."""
         return self.total - self.computing - self.messages - self.bubble - self.data
 
     @property
@@ -209,8 +209,8 @@ class StepSummary:
 
 
 def summary(spans: Sequence[Span]) -> list[StepSummary]:
-    """A summary for each step of each rank that has a span of kind STEP, in order of rank and step. A wait inside a
-    computation is not counted as computing."""
+    """A summary for each span of kind STEP, in order of rank and step. A wait inside a computation is not counted as
+    computing."""
     found: dict[tuple[int, int], list[Span]] = {}
     actions: dict[int, tuple[float, float]] = {}
     for span in spans:
@@ -249,7 +249,7 @@ def _until(end: float, span: Span) -> Span:
 
 
 def each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]:
-    """For each part, a list of spans, the seconds that its spans cover and no span of an earlier part does."""
+    """For each of `parts`, which are lists of spans: the seconds that its spans cover and no span of an earlier one."""
     covered: list[Span] = []
     lengths = [0.0]
     for part in parts:
@@ -277,8 +277,8 @@ def planned_timeline(
     micro_batches: int,
     times: Durations | None = None,
 ) -> Timeline:
-    """The timeline of the run's schedule for a step of `micro_batches`, in microseconds, simulated with the times of
-    computations that `spans` have; transfers take none. stage_of: a function from a rank to its stage. times: the times
+    """The timeline of the run's schedule for a step of `micro_batches`, in microseconds, simulated with the mean times
+    of the computations in `spans`; transfers take none. stage_of: a function from a rank to its stage. times: the times
     by which the run has ordered its computations, if any."""
     parallel = config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
@@ -289,7 +289,7 @@ def planned_timeline(
 @dataclass(frozen=True)
 class MeasuredTimes:
     """`schedules.simulate.Durations` of a recorded run, in whole microseconds: mean times of computations, at least 1
-    each, and 0 for a kind of computation that no stage recorded."""
+    each, and 0 for a kind that no stage recorded. means: (kind, stage, chunk), or (kind,) for all -> mean."""
 
     means: Mapping[tuple[Any, ...], int]
     """(kind, stage, chunk) -> mean time; (kind,) -> mean of all, for a stage that did not record."""
@@ -297,8 +297,8 @@ class MeasuredTimes:
 
     @classmethod
     def of_spans(cls, spans: Iterable[Span], stage_of: Callable[[int], int]) -> "MeasuredTimes":
-        """The mean times over all recorded steps and all ranks of a stage, of computations outside of pairs. stage_of:
-        a function from a rank to its stage."""
+        """The mean times over all recorded steps and all ranks of a stage, of computations outside of pairs, whose
+        names end in the chunk's number. stage_of: a function from a rank to its stage."""
         stage = cache(stage_of)
         seconds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
         for span in spans:

@@ -11,7 +11,8 @@ _LARGEST = 14_000
 @dataclass(frozen=True)
 class Standing:
     """A call of a collective or a transfer that a rank has issued and that is not complete; with HCCL, which does not
-    say what is complete, the rank's last one."""
+    say what is complete, the rank's last one. number: the call's, from 1; members: global ranks of the group; of a
+    message between two ranks this one and the missing one; missing: members without which the call does not go on."""
 
     operation: str
     group: str
@@ -35,8 +36,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """The place in the program at which one rank stands. stack: its innermost frames as text, the outermost of these
-    first."""
+    """The place in the program at which one rank stands: part of the step, action of the schedule, layer, operator, ""
+    where unknown. waits: whether it waits for other ranks; standing: calls not complete. stack: its innermost frames
+    as text, the outermost of these first."""
 
     rank: int
     iteration: int = 0
@@ -58,8 +60,8 @@ class Whereabouts:
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
-        """The value as JSON of at most 14,000 bytes (`_LARGEST`): outermost frames of the stack are left out until it
-        fits, and where no frame is left the last calls under way."""
+        """The value as JSON. While that has more than 14,000 bytes (`_LARGEST`), the outermost frame of the stack is
+        left out, and where no frame is left the last call of `standing`, if any."""
         values = asdict(self)
         frames, calls = values["stack"], values["standing"] = list(self.stack), list(values["standing"])
         while len(text := json.dumps(values).encode()) > _LARGEST and (frames or calls):
@@ -68,7 +70,7 @@ class Whereabouts:
 
     @staticmethod
     def unpacked(text: str) -> "Whereabouts":
-        """The value from the text that `packed` gave."""
+        """The value from a text that `packed` gave, without what that left out."""
         values = json.loads(text)
         standing = tuple(
             Standing(**one | {"members": tuple(one["members"]), "missing": tuple(one["missing"])})
@@ -101,8 +103,9 @@ def _ranks(ranks: Collection[int]) -> str:
 
 def table(found: Sequence[Whereabouts], world_size: int) -> list[str]:
     """Lines of a table with a row for each of `world_size` ranks: those that answered (`found`), then those that did
-    not. The ranks of `late` and those without an answer are marked "<-". Behind the table lines of the calls in which
-    ranks wait, one for each operation, name of a group and number, and one that names the ranks of `late`, if any."""
+    not. The ranks of `late` and those without an answer are marked "<-". Behind the table are lines of the calls in
+    which ranks wait, one for each operation, name of a group, number and members, and one that names the ranks of
+    `late`, if any."""
     awaited = late(found)
     rows = [("rank", "iteration", "at", "waits in")]
     for one in found:

@@ -124,10 +124,10 @@ def load_checkpoint(
     crc_check: bool = False,
 ) -> dict[str, int]:
     """Fill the model, and the optimizer and schedule that are given, from the latest checkpoint in the directory
-    `ckpt_path`, or that of --ckpt-step, or from the checkpoint that `ckpt_path` itself is, by
-    `checkpointing.load_checkpoint`, which may leave out all but the weights. Returns {"epoch_num": 0, "step_num": its
-    iteration}; the number is 0 where that takes weights without the iteration or finds nothing yet. All ranks call
-    this.
+    `ckpt_path`, or that of --ckpt-step, or from the checkpoint that `ckpt_path` itself is. It is loaded by
+    `checkpointing.load_checkpoint`, which says when all but the weights is left out. Returns {"epoch_num": 0,
+    "step_num": the checkpoint's iteration}; step_num is 0 if the iteration is left out, or if there is no checkpoint
+    yet. All ranks call this.
 
     format: "safetensors" or "ckpt"; either is read, whichever is given. crc_check: ignored; checksums are verified
     unless the configuration's `crc_check` is off. Raises ValueError if only one of optimizer and opt_param_scheduler is

@@ -89,8 +89,8 @@ class Cache:
         """Write the new tokens' tensors of a layer, each [s, b, ...]. Return, in the first forward, `rows` itself,
         in later forwards all that the cache holds of the layer, each [slots in use, b, ...], in the slots' order.
 
-        layer: its number, or another key for a part of a layer. form: its window, if any, bounds the slots to window +
-        1.
+        layer: its number, or another key for a part of a layer. form: in the layer's first call its window, if any,
+        bounds the slots to window + 1.
         """
         if layer not in self.layers:
             slots = self.capacity if form.window is None else min(self.capacity, form.window + 1)
@@ -105,7 +105,8 @@ class Cache:
         return from_numpy(np.zeros(shape, dtype)) if kept is None else kept
 
     def keep_state(self, layer: int, name: str, state: Tensor) -> None:
-        """Keep a layer's state after all tokens so far, the new ones included, for `state` in the next forward."""
+        """Keep a layer's state after all tokens so far, the new ones included, under `name`; the method `state` returns
+        it in the next forward."""
         self._states[layer, name] = state
 
     def ages(self, layer: Hashable) -> Array:

@@ -103,8 +103,8 @@ def _check_begin(size: int | None, stages: int) -> None:
 
 
 def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
-    """Initialise the groups as `initialize_model_parallel` does, with sizes and rank order of a ParallelConfig, and
-    keep the whole configuration that it is of, if any, for `get_config`."""
+    """Initialise the groups as `initialize_model_parallel` does, with sizes and rank order of a ParallelConfig; if that
+    is a section of an AllConfig (`all_config`), keep the AllConfig for `get_config`."""
     virtual_size = config.virtual_pipeline_model_parallel_size
     _check_begin(virtual_size, config.pipeline_model_parallel_size)
     _begin(backend, Topology.of(config, world_size=backend.world_size, order=config.rank_order), virtual_size)
@@ -129,13 +129,12 @@ def _current() -> _State:
 
 
 def get_backend() -> Backend:
-    """The connection to the other processes, which makes groups. Raises RuntimeError before
-    initialisation."""
+    """The connection to the other processes, which makes groups. Raises RuntimeError before initialisation."""
     return _current().backend
 
 
 def get_config() -> AllConfig:
-    """The configuration that the job was initialised with. Raises RuntimeError if it was initialised without one."""
+    """The AllConfig that the job was initialised with. RuntimeError if there is none, and before initialisation."""
     config = find_config()
     if config is None:
         raise RuntimeError("no configuration is known: call set_parallel_context(config.parallel_config), or pass one")
@@ -143,7 +142,7 @@ def get_config() -> AllConfig:
 
 
 def find_config() -> AllConfig | None:
-    """The job's configuration; None after `initialize_model_parallel`, or with a ParallelConfig of no `AllConfig`.
+    """The AllConfig that the job was initialised with; None if there was none, as after `initialize_model_parallel`.
     Raises RuntimeError before initialisation."""
     return _current().config
 
@@ -319,12 +318,13 @@ def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
 
 
 def get_virtual_pipeline_model_parallel_rank() -> int | None:
-    """The number, from 0, of this stage's chunk that is built or run, or was set last; None without virtual stages."""
+    """The number, from 0, of the chunk that this stage builds or runs, or that was set last; None without virtual
+    stages."""
     return None if _current().virtual_size is None else get_step_position().chunk
 
 
 def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
-    """Set the number, from 0, of this stage's chunk that is built or run. Raises AssertionError if none has it."""
+    """Set the number, from 0, of the chunk that this stage builds or runs. AssertionError if it has no such chunk."""
     size = _current().virtual_size
     assert 0 <= rank < (size or 1), f"chunk {rank} of {size}"
     set_step_position(get_step_position()._replace(chunk=rank))

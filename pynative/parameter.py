@@ -40,10 +40,10 @@ def _nothing() -> None:
 
 @dataclass(slots=True, eq=False)
 class ParameterMeta:
-    """A parameter's properties besides its values, its attribute `meta`: global shape and cuts (`spec`), initial
-    values, its views in the gradient buffer (`main_grad`, with the states of its sum) and of the optimizer's float32
-    copy (`main_param`), its chunk's LayerEvents, and what ZeRO stage 3 needs: `fetch` brings its values into its
-    memory, `keep` copies them back to the part `kept` that the rank owns.
+    """The record of a parameter, its attribute `meta`: global shape and cuts (`spec`), initial values, the view of the
+    gradient buffer where its gradients are summed (`main_grad`) and the state of that sum, the optimizer's float32 copy
+    (`main_param`), the LayerEvents of its chunk, and for ZeRO stage 3 `fetch`, which brings its whole values into its
+    memory, and `keep`, which copies from there to `kept`, the part that the rank owns.
 
     Three attributes stand on the parameter itself because they are Megatron's names: `main_grad` and `main_param`, for
     scripts to read, and `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied
@@ -57,7 +57,8 @@ class ParameterMeta:
     main_grad: Tensor | None = None
     """The view of a gradient buffer in which the parameter's gradients are summed; None: it is in no buffer."""
     main_grad_is_empty: bool = True
-    """Whether nothing was added to `main_grad` since its buffer was emptied: the next gradient overwrites."""
+    """Whether nothing was added to `main_grad` since it was last emptied, or (ZeRO stages 2 and 3) last reduced over
+    the replicas: the next gradient overwrites."""
     main_grad_is_final: bool = False
     """Whether the sum of `main_grad` over replicas has begun: nothing may be added before the buffer is emptied."""
     after_contribution: Callable[[], None] = _nothing
@@ -109,8 +110,9 @@ def set_main_grad(parameter: Parameter, view: Tensor) -> None:
 
 
 def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None = None) -> None:
-    """Make `view`, which is of the optimizer's state, the float32 copy of a parameter; None: there is no copy. of: a
-    tensor over the original values of `view`, all of the parameter's or a slice of them, in the parameter's type."""
+    """Make `view`, a part of the optimizer's state, the float32 copy of a parameter; None: there is no copy. of: the
+    values of which `view` is the copy, in the parameter's type: all of them in its shape, or as a vector the part that
+    this rank owns."""
     parameter.main_param = parameter.meta.main_param = view
     parameter.meta.rounded_from_main = of
 
@@ -167,8 +169,8 @@ def initialize_parameters(model: nn.Cell, seed: int) -> None:
 
 
 def settled(parameters: list[Parameter]) -> list[Parameter]:
-    """The given parameters, after any gather of their values under way (--overlap-param-gather) has ended: before that
-    the values are stale, and a write would be overwritten."""
+    """Wait for the gather of the parameters' values that is under way, if one is (--overlap-param-gather), and return
+    the parameters: before its end their values are stale, and a write would be overwritten."""
     found = (parameter.meta.buffers() for parameter in parameters)
     for buffers in {id(one): one for one in found if one is not None}.values():
         buffers.finish_param_sync()

@@ -39,7 +39,7 @@ class StepFigures:
     Args:
         figures: the figures to keep; others that cells report are dropped.
         averaging: gives the gradient from which the backward of an auxiliary loss starts (its seed), and the number of
-            micro-batches by which `whole` divides losses.
+            micro-batches of all replicas, by which `whole` divides losses.
     """
 
     def __init__(self, figures: Sequence[Figure], averaging: Averaging) -> None:
@@ -57,9 +57,9 @@ class StepFigures:
     ) -> None:
         """Report a figure's value on this rank, counted with the factor `share`; dropped if the figure is not kept.
 
-        value: for a figure by layer that of one layer; a function is called each time figures are read. layer: its
-        number from 1, for a figure by layer. first: for a figure of largest values, the index along its last axis of
-        this rank's first value.
+        value: for a figure by layer that of one layer; a function is called each time `vector` or `largest` reads it.
+        layer: the layer's number from 1, for a figure by layer. first: for a figure of largest values, the index along
+        the figure's last axis of this rank's first value.
         """
         if name in self._added:
             kept = autograd.detached(value) if isinstance(value, Tensor) else value
@@ -151,7 +151,7 @@ class MoEAuxLossAutoScaler:
     """Megatron's name of `with_loss`, for users' cells; the backward of a loss that is attached after a call of
     `set_loss_scale` starts from the value given there, not from `seed`.
 
-    With --calculate-per-token-loss the loss has to be multiplied by the micro-batch's tokens, as in Megatron.
+    With --calculate-per-token-loss the caller has to multiply the loss by the micro-batch's tokens, as in Megatron.
     """
 
     main_loss_backward_scale: float | None = None

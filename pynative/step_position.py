@@ -31,5 +31,5 @@ def get_step_position() -> StepPosition:
 
 
 def set_step_position(position: StepPosition) -> None:
-    """Set the position of the pass that this process computes; also back, for a forward that is to be repeated."""
+    """Set the position of the pass that this process computes, which may be an earlier one that is repeated."""
     _position.value = position

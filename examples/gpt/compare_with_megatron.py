@@ -120,8 +120,8 @@ def run_case(case: Path, out: Path, all_config) -> None:
 
 def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None:
     """The largest absolute difference of an entry over all parameters of two .npz files, with `relative` divided by the
-    largest absolute entry of the parameter in `theirs`; NaN may go unnoticed. None if `theirs` is not there. Raises
-    ValueError if the names differ."""
+    largest absolute entry of the parameter in `theirs` (if that is 0, by float32's smallest normal number); NaN may go
+    unnoticed. None if `theirs` is not there. Raises ValueError if the names differ."""
     if not theirs.exists():
         return None
     mine, reference = np.load(ours), np.load(theirs)
@@ -139,7 +139,8 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
     """Name -> largest difference of our run (files in `out`) from the recorded one (`case`). Curves are compared over
     the steps that both have, whose number is "steps", gradient norms over those of them where both are finite;
     "skipped_equal": whether both skipped the same of these steps. Of final weights and the first step's gradients the
-    difference is None where the case has no such file. Raises ValueError where no norm can be compared."""
+    difference is None where the case has no such file. Raises ValueError where no norm can be compared,
+    and as `largest_difference`; IndexError for a curve without steps."""
     ours, theirs = json.loads((out / OUR_CURVE).read_text()), json.loads((case / "curve.json").read_text())
     steps = min(len(ours), len(theirs))
 
@@ -167,7 +168,7 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
 def launch(case: Path, processes: int, flags: list[str]) -> dict:
     """Run the case in `processes` processes with further flags, and return the figures of `compare`, with the case's
     name, the number of processes ("world"), the flags and the seconds. case: an absolute path. Raises SystemExit if a
-    file that a case must have is missing, or the run fails."""
+    file that a case must have is missing, or the run fails, and as `compare`."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
@@ -188,7 +189,7 @@ def launch(case: Path, processes: int, flags: list[str]) -> dict:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command and print the figures as JSON."""
+    """Run the command and print the figures as JSON; in a launched process (--as-rank) train the case instead."""
     parser = command_line(__doc__)
     parser.add_argument("case", type=Path, help="the folder with the recorded run")
     parser.add_argument("--nproc", type=int, default=1, help="number of processes")

@@ -78,8 +78,8 @@ def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
 
 
 def cut_long(documents: Sequence[str]) -> list[str]:
-    """The documents, those longer than 1 / PIECES of all text, and than 1000 characters, cut into pieces of at most the
-    greater of these lengths, at the end of a line where there is one."""
+    """The documents that are not empty, those longer than 1 / PIECES of all text, and than 1000 characters, cut into
+    pieces of at most the greater of these lengths, at the end of a line where there is one."""
     limit = max(1000, sum(map(len, documents)) // PIECES)
     return [piece for document in documents for piece in cut_text(document, limit)]
 

@@ -192,7 +192,7 @@ def unless(argument: str) -> Callable[[Any], bool]:
 
 def further_loss_factor(args: Any) -> Any:
     """The weight of multi-token prediction's losses: --mtp-loss-scaling-factor if given, else MindSpeed-LLM's
-    --mtp-loss-scale if given, else the default of the first, or beside --num-nextn-predict-layers of the second. In
+    --mtp-loss-scale if given, else the default of the first, but with --num-nextn-predict-layers that of the second. In
     another parser's namespace, which does not say what was given, a value that is there and not the default counts."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
     if scale is None or factor not in (None, 0.1) or "mtp_loss_scaling_factor" in args.given:
@@ -222,7 +222,8 @@ _LATENT: dict[str, tuple[str, ...]] = {
 
 
 def target_modules(args: Any) -> list[str] | None:
-    """Names of the linears that get an adapter: those given, known ones by their names here; None: not given."""
+    """Names of the linears that get an adapter: those given, but linears' names in Megatron's older classes, and in
+    MindSpeed-LLM's latent attention, become their names here; None: not given."""
     if args.lora_target_modules is None:
         return None
     names: dict[str, tuple[str, ...]] = dict(_OLDER_CLASSES)

@@ -7,9 +7,9 @@ from parallel_core.config.hybrid import spread
 
 
 def hybrid_pattern(args: Any) -> str | None:
-    """The pattern of a hybrid stack: as given; else, with --num-layers, spread by the ratios, or a state space in each
-    layer if only a flag or spec asks for such a stack; else None, also for ratios that are negative or above 1
-    together."""
+    """The pattern of a hybrid stack: as given; else, with --num-layers or --encoder-num-layers, spread by the ratios,
+    or a state space in each layer if only a flag or spec asks for such a stack; else None, also for ratios that are
+    negative or above 1 together."""
     given: str | None = args.hybrid_layer_pattern or args.hybrid_override_pattern
     ratios = args.hybrid_attention_ratio or 0.0, args.hybrid_mlp_ratio or 0.0
     named = any("mamba" in str(part) for part in args.spec or ())
@@ -20,7 +20,7 @@ def hybrid_pattern(args: Any) -> str | None:
 
 
 def layers(args: Any) -> Any:
-    """The number of layers: --num-layers, else --encoder-num-layers, else the count of a pattern's letters, or None."""
+    """The number of layers: --num-layers, else --encoder-num-layers, else the length of a pattern, or None."""
     given = _given_layers(args)
     return len(hybrid_pattern(args) or "") or None if given is None else given
 

@@ -16,8 +16,8 @@ def width_multiplier(args: Any) -> Any:
 
 def scale_of_scores(args: Any) -> float | None:
     """Mu-P's factor of attention's scores: sqrt(base head size) / head size ^ power; base and power are 1 by default.
-    0 for a negative base, and where the power is too large for a float. None without --use-mup, for latent attention,
-    and where the head size is not known or not positive."""
+    0 for a negative base, and where 1 / head size ^ power is too large for a float. None without --use-mup, for
+    latent attention, and where the head size is not known or not positive."""
     if not args.use_mup or args.multi_latent_attention or args.multi_head_latent_attention:
         return None
     heads = args.num_attention_heads

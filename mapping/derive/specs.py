@@ -21,7 +21,7 @@ def rotary_base(args: Any) -> Any:
 
 def depth_scale(args: Any) -> Any:
     """The factor of a sublayer's output in its sum with the residual: --scale-depth over the root of the number of
-    layers; --scale-depth as it is if it is missing or 0, or the number of layers is not known."""
+    layers; --scale-depth as it is if it is missing or 0, or the number of layers is not known or not positive."""
     number = layers(args)
     return args.scale_depth / sqrt(number) if args.scale_depth and number and number > 0 else args.scale_depth
 

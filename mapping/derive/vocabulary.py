@@ -20,8 +20,8 @@ def _is_patched(args: Any) -> bool:
 
 def tokenizer_type(args: Any) -> str | None:
     """The type of tokenizer: with Pai-Megatron-Patch's --patch-tokenizer-type the one of the model's folder,
-    PretrainedFromHF, unless --tokenizer-type is given and no folder or file of a tokenizer; else --tokenizer-type; else
-    GPT2BPETokenizer with --vocab-file and --merge-file; else None."""
+    PretrainedFromHF, unless --tokenizer-type is given and none of --tokenizer-model, --tokenizer-name-or-path and
+    --load; else --tokenizer-type; else GPT2BPETokenizer with --vocab-file and --merge-file; else None."""
     if _is_patched(args):
         return "PretrainedFromHF"
     has_pairs = args.vocab_file is not None and args.merge_file is not None

@@ -1,7 +1,7 @@
 """The command-line flags as data: Megatron-LM's, MindSpeed's, MindSpeed-LLM's, and some of other programs.
 
 `with_option`: the flags of the config's options, and further flags that fill an option. `without_option`: flags that
-fill none, and are ignored or refused. `FILES`: flags that name configuration files.
+have no option of their own, and are ignored or refused. `FILES`: flags that name configuration files.
 """
 
 from pathlib import Path

@@ -139,8 +139,7 @@ def ignored(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
 
 
 def refused(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
-    """The rows of flags (usage texts or rows), with the status that they are refused, for `reason`, which also says
-    what to do instead, unless the flag's subject is out of scope."""
+    """The rows of flags (usage texts or rows), with the status that they are refused, for `reason`."""
     return _rows(flags, status=REFUSED, reason=reason)
 
 

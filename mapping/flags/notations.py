@@ -2,7 +2,8 @@
 behind "must be" in messages (`mapping.readers.command_line.kind`).
 
 A reader raises ValueError for a text that it cannot read; `layer_frequency` also SyntaxError and TypeError,
-`attention_window` also TypeError, `whole` and `batch_sizes` also OverflowError.
+`attention_window` also TypeError, `whole` and `batch_sizes` also OverflowError, and readers of Python literals
+RecursionError or MemoryError for a text that is nested too deeply.
 """
 
 import ast
@@ -18,7 +19,8 @@ from parallel_core.schedules.actions import Placement
 def literal(text: str) -> Any:
     """A Python literal: number, list, dictionary.
 
-    Returns its value. Raises ValueError for any other text.
+    Returns its value. Raises ValueError for any other text, RecursionError or MemoryError for one that is nested too
+    deeply.
     """
     try:
         return ast.literal_eval(text)
@@ -37,7 +39,8 @@ def integers(text: str) -> list[int]:
 def layer_list(text: str) -> list[Any]:
     """`4,4,4,2` or `[[4,4],[4,2]]`.
 
-    Returns the list of such a text; what a list in brackets holds is not checked. Raises ValueError for any other.
+    Returns the list of such a text. One that begins with a bracket is read as by `literal`, and its entries are not
+    checked. Raises ValueError for any other text.
     """
     if text.lstrip().startswith("["):
         return list(literal(text))
@@ -154,8 +157,8 @@ _THOUSANDS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 def batch_sizes(text: str) -> list[list[int]]:
     """`0:384 200B:768`: pairs of an amount, with K, M, B or T for thousands, and a size.
 
-    Returns the pairs [amount, size]; K, M, B, T are 10^3, 10^6, 10^9, 10^12. Raises ValueError for any other text,
-    OverflowError for an infinite amount.
+    Returns the pairs [amount, size], none for an empty text; K, M, B, T are 10^3, 10^6, 10^9, 10^12. Raises ValueError
+    for any other text, OverflowError for an infinite amount.
     """
     pairs = (pair.split(":") for pair in text.split())
     return [[_amount(amount), int(size)] for amount, size in pairs]

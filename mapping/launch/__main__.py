@@ -7,13 +7,14 @@
 
 The script is run by bash, as ever: its commands run, `mkdir`, `rm` and calls of python included, and its conditions and
 loops decide. Stand-ins on the PATH take the place of torchrun, deepspeed, srun, msrun and `python -m
-torch.distributed.run` (or `.launch`): a launch of training by them starts msrun with as many processes, the program and
-its arguments. With --print the commands up to the first launch run as well; there the script is ended.
+torch.distributed.run` (or `.launch`): a launch of training by them, by srun one of several tasks, starts msrun with as
+many processes, the program and its arguments. With --print the commands up to the first launch run as well; there the
+script is ended.
 
-A program whose file imports PyTorch or Megatron, or that is not there, is replaced by examples/gpt/pretrain_gpt.py,
-whose flags are checked before msrun is started. Exit code: the script's, or msrun's of one launch; 0 for one that is
-only printed or checked; 1 for one that is incomplete, or if there is none; 2 for one that training would refuse, and
-for wrong arguments.
+A program whose file imports PyTorch, Megatron, MindSpeed or DeepSpeed, or that is not there, is replaced by
+examples/gpt/pretrain_gpt.py, whose flags are checked before msrun is started. Exit code: the script's, or msrun's of
+one launch; 0 for one that is only printed or checked; 1 for one that is incomplete, or if there is none; 2 for one that
+training would refuse, and for wrong arguments.
 """
 
 import argparse

@@ -41,7 +41,8 @@ _OF_THE_SHELL = {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
 @dataclass(frozen=True)
 class How:
     """The options of `launch` (--print, --check, --program, --end-with-parent), and the folder, environment and streams
-    (`output`, `errors`: file descriptors) with which it was called: scripts send their launcher's output elsewhere."""
+    (`output`, `errors`: file descriptors) with which it was called, since a script may send its launcher's output
+    elsewhere."""
 
     only_print: bool = False
     only_check: bool = False
@@ -59,21 +60,21 @@ class How:
 
     @classmethod
     def read(cls, path: Path) -> How:
-        """The same from a file that `write` has written."""
+        """The options from a file that `write` has written."""
         return cls(**json.loads(path.read_text()))
 
 
 def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: None) -> int:
     """Check a launch, print or start it as `how` says, and return the exit code. The program of a complete launch
-    becomes `how.program`; where that is None, `EXAMPLE` in place of a .py file that imports PyTorch or Megatron, or
-    that is not there. said: is called after the findings are told and before the command is printed or started, with
-    the code of a launch that is not to be started, else with 0.
+    becomes `how.program`; where that is None, `EXAMPLE` in place of a .py file that imports PyTorch, Megatron,
+    MindSpeed or DeepSpeed, or that is not there. said: is called after the findings are told and before the command is
+    printed or started, with the code of a launch that is not to be started, else with 0.
 
-    The code is `UNRESOLVED` for an incomplete launch: a value is missing or wrong in it, its program is no Python file,
-    or `how.program` is not there. It is `REFUSED` where the program is `EXAMPLE` (another's flags are not checked), for
-    flags that training would refuse; unless it is only printed, also for files that it would refuse (if it is only
-    checked, not for data that are missing), and for a run that does not fit this host. Else it is 0 for a launch that
-    is only printed or checked, or `start`'s.
+    The code is `UNRESOLVED` for an incomplete launch: it has findings in `unresolved`, a value of a flag of the program
+    is missing or empty, the program is no Python file, or `how.program` is not there. It is `REFUSED` where the program
+    is `EXAMPLE` (another's flags are not checked), for flags that training would refuse; unless it is only printed,
+    also for files that it would refuse (if it is only checked, not for data that are missing), and for a run that does
+    not fit this host. Else it is 0 for a launch that is only printed or checked, or `start`'s.
     """
     unresolved = [*launch.unresolved, *_open_words(launch)]
     notes = [] if unresolved else _choose_program(launch, how.program)
@@ -171,8 +172,8 @@ def _surroundings(how: How) -> Iterator[str]:
 
 
 def say(descriptor: int, lines: Iterable[str]) -> None:
-    """Write lines to a file descriptor, or to this process's error stream if that raises OSError, as if it is
-    closed."""
+    """Write lines to a file descriptor, or to this process's error stream if that raises OSError, as it does for a
+    closed one."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         os.write(descriptor, text.encode())

@@ -164,9 +164,10 @@ _NOISE = ("Distributed job is spawned", "The '--tail_worker_log' is:")
 
 
 def without_noise(lines: Iterator[str]) -> Iterator[str]:
-    """The lines, but of a traceback whose second line names msrun only the last one; without msrun's warnings that it
-    waits for its processes and that ranks are not shown; and of a line with " Environment variable [RANK_ID" or
-    " Execute command:" only the part before. A rank's messages would get lost among these."""
+    """The lines, but of a traceback whose second line names msrun only the line with the error, the first behind that
+    which is not indented; without msrun's warnings that it waits for its processes and that ranks are not shown; and
+    of a line with " Environment variable [RANK_ID" or " Execute command:" only the part before. A rank's messages would
+    get lost among these."""
     for line in lines:
         if _OF_MSRUN in line and any(words in line for words in _NOISE):
             continue

@@ -1,7 +1,8 @@
 """The options that a checkpoint gives: --use-checkpoint-args takes the model from it instead of from the flags.
 
 The choice of options, and whether a given flag wins, follows Megatron-LM's `load_args_from_checkpoint`. Further
-options, if they shape a network, fill in where nothing else gives them.
+options, those that shape a network and the losses that parts of it are trained by, fill in where nothing else gives
+them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""The way from a command line to given values, by the flag table. Findings are gathered, of the user's own flags the
-first.
+"""The way from a command line to given values, by the flag table. Findings are gathered, but of mistakes in the user's
+own flags there is only the first one.
 
 Unlike argparse by default, it takes no abbreviations.
 """
@@ -23,7 +23,7 @@ ExtraArgs = Callable[[ArgumentParser], Any]
 @dataclass
 class CommandLine:
     """The result of scanning a command line: the given values, the rows of flags whose values could not be read
-    (`unread`), the attributes of the user's own flags (`extra`), and findings."""
+    (`unread`), the attributes of the user's own flags and defaults that the script sets (`extra`), and findings."""
 
     given: list[Given] = field(default_factory=list)
     unread: list[Flag] = field(default_factory=list)
@@ -37,8 +37,8 @@ def scan(
     argv: Sequence[str], extra_args_provider: ExtraArgs | None = None, args_defaults: Mapping[str, Any] | None = None
 ) -> CommandLine:
     """The result of scanning `argv` by the flag table, and by the parser of the flags that `extra_args_provider` adds.
-    args_defaults: defaults that the script sets, by attribute. Mistakes in argv become findings, of the user's own
-    flags the first, after which `extra` is empty."""
+    args_defaults: defaults that the script sets, by attribute. Mistakes in argv become findings, but of those in the
+    user's own flags only the first; then `extra` is empty."""
     line, parser, words_of_extra = CommandLine(), _extra_parser(extra_args_provider), []
     options: Mapping[str, Any] = parser._option_string_actions
     for name, inline, words in _clauses(argv):

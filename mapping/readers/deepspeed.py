@@ -37,7 +37,7 @@ def stage(value: Any, entries: Entries) -> Values:
 def learning_rate(value: Any, entries: Entries) -> Values | str:
     """The meaning of the optimizer's learning rate: --lr. Where the schedule has a number as its largest rate,
     DeepSpeed takes that: then the reason, a str, why the key does nothing, unless the file gives the rate as `auto`.
-    Raises ValueError or TypeError for another value that is no number."""
+    Raises ValueError or TypeError for another value that `float` does not take."""
     other = "scheduler.params.warmup_max_lr"
     if entries.get("optimizer.params.lr") != "auto" and isinstance(entries.get(other), int | float):
         return f"as in DeepSpeed, {other} counts"

@@ -17,9 +17,10 @@ _BY_SCRIPT = "the network is what its sizes say"
 
 
 def keep_prob(value: Any, entries: Entries) -> Values | str:
-    """The meaning of the share of attention's probabilities that dropout keeps: 1 - its rate, or where the file gives
-    that rate, too, the reason why it does nothing; both may be numbers as text, as YAML reads 1e-1. Raises ValueError
-    for what is no number, and beside a rate that is one for a share that is neither 1 nor 1 - that rate."""
+    """The meaning of the share of attention's probabilities that dropout keeps: the rate of dropout is 1 - the share;
+    where the file gives that rate, too, the reason, a str, why the share does nothing. Both may be numbers as text, as
+    YAML reads 1e-1. Raises ValueError for a share that is no number, and for one that is neither 1 nor 1 - the rate
+    where the file gives the rate as a number."""
     names = ("attention_dropout", "attention_dropout_rate")
     rate = next((entries[key] for key in (f"model_config.{name}" for name in names) if key in entries), None)
     share, dropped = _number(value), _number(rate)
@@ -57,8 +58,8 @@ def _renamed(pattern: str) -> str:
 
 
 def target_cells(value: Any, entries: Entries) -> Values | str:
-    """The fields that target_cells fills: target_modules, regular expressions for linears, and cells, ranks and scales
-    of single linears among them (None: there are none). Eight of MindFormers' names of linears, such as
+    """The fields that target_cells fills: target_modules, regular expressions for linears, and cells, the ranks and
+    scales of single linears among them (None where there are none). Eight of MindFormers' names of linears, such as
     query_key_value, become Megatron's. Raises ValueError for other entries."""
     listed = value if isinstance(value, list) else [value]
     named = [entry for entry in listed if isinstance(entry, Mapping) and set(entry) == {"target_cells"}]

@@ -49,7 +49,7 @@ def gives(value: Any, entries: Entries) -> Values | str:
 def recomputed(value: Any, entries: Entries) -> Values | str:
     """The meaning of recompute_modules: whole layers, or modules of each, by Megatron-Core's names of their classes;
     for an empty list, null or another value that is false the reason why it does nothing. Raises ValueError for
-    another value that is no list, or another class."""
+    another value that is no list, and for a list with another class."""
     if not value:
         return "it asks for nothing"
     if not isinstance(value, Sequence) or isinstance(value, str):
@@ -83,8 +83,8 @@ KEYS: dict[str, Meaning] = {
 
 
 def read(path: str | None) -> tuple[list[Given], list[Finding]]:
-    """The values of a file, and what is wrong with it. No file (None), and one that is not there, give two empty lists:
-    `mapping.files` looks whether it is there, as for files of the data and the tokenizer."""
+    """The values of a file, and what is wrong with it. No file (None), and one that is not there, give two empty lists;
+    `mapping.files.missing_files` has the finding about one that is not there."""
     import yaml
 
     if path is None:

@@ -1,8 +1,8 @@
 """The meaning of a file's key, as data: the fields that it fills, demands on fields, or a text with the reason why it
 does nothing.
 
-A meaning is a function of the key's value and of all entries of the file. It raises ValueError, with the rule that the
-value breaks.
+A meaning is a function of the key's value and of all entries of the file. For a wrong value it raises ValueError with
+the rule that the value breaks; where it computes with the value, Python's ValueError, TypeError or OverflowError.
 """
 
 import difflib

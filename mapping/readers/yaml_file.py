@@ -26,7 +26,8 @@ def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
 
 def values_of(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
     """The values of a dictionary in one of the three layouts, and findings about it. The first layout whose
-    `is_layout_of` is true counts, Megatron's before the nested one; if none is, that of sections."""
+    `is_layout_of` is true counts, Megatron's before the nested one; if neither's is, that of sections.
+    source: the name of the dictionary, or of its file, in messages."""
     layout = next(
         (layout for layout in (yaml_megatron, yaml_nested) if layout.is_layout_of(content)),
         yaml_sections,

@@ -35,8 +35,8 @@ for _path, _name in (
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in this layout, and findings about it; a known key without a value gives none. source:
-    the name of the dictionary, or of its file, in messages."""
+    """The values of a dictionary in this layout, and findings about it; a known key without a value gives
+    none of its own. source: the name of the dictionary, or of its file, in messages."""
     return read_entries(dict(leaves(_outside(content), lambda path: path in _GROUPS and path not in EARLIER)), source)
 
 

@@ -25,7 +25,8 @@ LENGTH_EPSILON = 1e-6
 @dataclass(frozen=True)
 class RecurrenceForm:
     """The variant of linear attention's recurrence that a layer computes: S <- decay S, then S <- S + k (r v)^T or,
-    with `delta`, S + k (r (v - S^T k))^T, and out = scale S^T q, with S a head's state, r a token's rate."""
+    with `delta`, S <- S + k (r (v - S^T k))^T, and out = scale S^T q, with S a head's state, and of each token q the
+    query, k the key, v the value, r the rate. With `unit` q and k are L2-normalised first."""
 
     scale: float = 1.0
     """Factor of the values read from the state."""

@@ -43,8 +43,9 @@ class Rotary:
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> Rotary | None:
         """The rotary embedding of the configuration's ordinary attention; None without rotary positions. number: the
-        global number of a layer, from 0 (layers of multi-token prediction are as the decoder's last); one with a window
-        has the base --rope-local-base-freq, if given, and is then not stretched. None: a layer without a window."""
+        global number of a layer, from 0 (layers of multi-token prediction are as the decoder's last); for one with a
+        window and --rope-local-base-freq, frequencies have that base and no scaling. Number None: a layer without a
+        window."""
         window = config.sliding_window
         if not config.use_rotary_embedding:
             return None
@@ -66,14 +67,16 @@ class Rotary:
 
     @classmethod
     def of_latent_attention(cls, config: ModelConfig) -> Rotary:
-        """The rotary embedding of latent attention's positional channels (`qk_pos_emb_head_dim`), all of which rotate,
-        or the share that `of_width` says. Neighbours are a pair (DeepSeek-V2, 2024)."""
+        """The rotary embedding of latent attention's positional channels (`qk_pos_emb_head_dim`): without a
+        `rope_scaling.type` the share --rotary-percent of them rotates, else all. Neighbouring channels (2i, 2i + 1) are
+        a pair (DeepSeek-V2, 2024)."""
         return cls.of_width(config, config.multi_latent_attention.qk_pos_emb_head_dim, interleaved=True)
 
     @classmethod
     def of_compressed_attention(cls, config: ModelConfig, has_entries: bool) -> Rotary:
-        """The rotary embedding of compressed attention's rotating channels (DeepSeek-V4, 2026). has_entries: the layer
-        attends to compressed entries, for which it has another base, stretched by YaRN without its magnitude."""
+        """The rotary embedding of compressed attention's rotating channels (DeepSeek-V4, 2026), with the frequencies of
+        `rotary_base`. has_entries: the layer attends to compressed entries; the frequencies are then those of
+        `entry_rotary_base`, stretched by YaRN, without YaRN's factor of cosines and sines."""
         given, width = config.compressed_attention, config.multi_latent_attention.qk_pos_emb_head_dim
         if not has_entries:
             return cls(tuple(inverse_frequencies(width, 1.0, config.rotary_base).tolist()), interleaved=True)
@@ -107,12 +110,12 @@ class Rotary:
 
     def of_text(self, length: int) -> Rotary:
         """The rotary embedding for one text of `length` tokens: the one in `within` if the text is not longer than the
-        length there (LongRoPE's short factors), else this one, with which a run trains all sequences."""
+        length there (LongRoPE's short factors), else this one."""
         return self if self.within is None or length > self.within[0] else self.within[1]
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:
-        """The cosine and the sine of the angles of s positions, times `magnitude`, float32 [s, r] each, r rotating
-        channels: a pair's two channels have the same."""
+        """The cosine and the sine of the angles of s positions, times `magnitude`, float32 [s, r] each, with r = 2 x
+        the number of frequencies, the rotating channels: a pair's two channels have the same."""
         numbers = np.concatenate([np.arange(run.start, run.stop, run.step, dtype=np.float32) for run in positions])
         frequencies = np.array(self.inverse_frequencies, np.float32)
         angles = np.outer(numbers * np.float32(self.position_scale), frequencies).astype(np.float32)
@@ -146,9 +149,10 @@ def stretched(frequencies: Array, config: ModelConfig, length: int) -> tuple[Arr
 
 
 def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
-    """Frequencies [r/2], of r rotating channels, by Llama 3.1's rule ("The Llama 3 Herd of Models", 2024): pairs that
-    turn fewer than low_freq_factor times over the original length are divided by the factor, those above
-    high_freq_factor left, those between blended. Without an original length it is 8192, as in Megatron."""
+    """Frequencies [r/2], of r rotating channels, by Llama 3.1's rule ("The Llama 3 Herd of Models", 2024): those of
+    pairs that turn fewer than low_freq_factor times over the original length are divided by `scaling.factor`, those of
+    pairs that turn more than high_freq_factor times are left, those between blended. Without an original length it is
+    8192, as in Megatron. low_freq_factor: below high_freq_factor."""
     length = scaling.original_max_position_embeddings or LLAMA3_ORIGINAL_LENGTH
     turns = length * frequencies / (2 * math.pi)  # turns of each pair over the original length
     share_kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -163,8 +167,9 @@ def _blended(frequencies: Array, kept: Array, factor: float) -> Array:
 def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: float) -> Array:
     """Frequencies [r/2] by YaRN (Peng et al., 2023): pairs that turn more than beta_fast times over the original length
     are left, those that turn fewer than beta_slow times are divided by `factor`, those between are a blend of both,
-    whose share of divided frequency grows evenly with the pair's number. The original length is at least 2 pi
-    beta_slow, and beta_fast above beta_slow. base: the one that `frequencies` are powers of."""
+    whose share of divided frequency grows evenly with the pair's number. This holds for an original length of at least
+    2 pi beta_slow and at most 2 pi beta_fast `base`, and beta_fast above beta_slow. base: the one that `frequencies`
+    are powers of."""
     length = scaling.original_max_position_embeddings or YARN_ORIGINAL_LENGTH
     pairs = len(frequencies)
 
@@ -189,7 +194,7 @@ def yarn_magnitude(factor: float, mscale: float) -> float:
 
 def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longest: int) -> tuple[Array, float]:
     """Frequencies [r/2] by LongRoPE (Ding et al., 2024) and the factor of cosines and sines: each pair's frequency is
-    divided by a number of long_factor where `length` is above the original length, else of short_factor.
+    divided by its number in long_factor where `length` is above the original length, else in short_factor.
 
     longest: tokens of the longest sequence of the model, and the original length where none is given. The factor of
     cosines and sines is --long-mscale or --short-mscale; if not given, sqrt(1 + ln(longest / original) / ln(original)),

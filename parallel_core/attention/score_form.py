@@ -13,8 +13,8 @@ from parallel_core.sharding import share
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
     """ALiBi's slope of each of n heads: 2^(-8 i / n), i = 1 .. n; where n is no power of two, the slopes for the power
-    below, and then every other one of those for the power above (Press et al., "Train Short, Test Long", 2022, and its
-    code)."""
+    below, and for the remaining heads the first, third and so on of those for the power above (Press et al., "Train
+    Short, Test Long", 2022, and its code)."""
     power = 2 ** math.floor(math.log2(heads))
     whole, between = (tuple(2.0 ** (-8.0 * i / n) for i in range(1, n + 1)) for n in (power, 2 * power))
     return whole + between[::2][: heads - power]

@@ -1,7 +1,8 @@
 """Rules for a batch: a loader's mistakes are found on the host, before anything is computed.
 
 Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b or 1, 1, s, s]; and
-document_starts [b, s]. Of other entries only the rows are counted, and a tensor of torch is a mistake.
+document_starts [b, s]. Of other entries the rows are counted; a tensor of torch is a mistake, and so are lengths that
+are no array.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,9 +78,9 @@ class BatchRules:
 
     def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
         """A sentence for each entry (tokens, labels, position ids) with an id that is negative or not below
-        `vocabulary` (position ids: `positions`), in a batch from which a script makes the model's inputs itself: labels
-        may be -100, and anything where a loss mask of the same shape is 0. An array that is not of integers is not
-        judged."""
+        `vocabulary` (position ids: `positions`), in a batch from which a script makes the model's inputs itself. Only a
+        `BatchEntry` of integers is judged. A label may be -100, and any number where the loss mask, of the same shape,
+        is 0."""
         entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), BatchEntry)}
         whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
         found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())

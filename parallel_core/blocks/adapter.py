@@ -14,12 +14,13 @@ ZEROS = Constant(0.0)
 
 @dataclass(frozen=True)
 class Adapter(Block):
-    """A linear's low-rank adapter: (alpha / r) B(A(dropout(x))) is added to y = W x + b, with A [r, i] and B [o, r].
+    """A linear's low-rank adapter: (alpha / r) B(A(dropout(x))) is added to y = W x + b, with A [r, i] and B [o, r]; r
+    is `rank`, i `input_size`, o `output_size`.
 
-    It lies inside the tensor-parallel region of its linear, and sends no messages of its own. Of a column-parallel
-    linear, A is whole on every rank and B cut as W's output features are; of a row-parallel one, A is cut as W's input
-    features and B is whole, so that what leaves the region is a share of one sum. So, of a linear that is cut, the
-    gradient of the factor that is whole (A or B) is a partial sum over the ranks.
+    It sends no messages of its own. Of a linear whose output features are cut over ranks, A is whole and B is cut as
+    they are; of one whose input features are cut, A is cut as they are and B is whole, so that B(A x) on a rank is a
+    share of a sum over the ranks, as W x is. So, of a linear that is cut, the gradient of the factor that is whole (A
+    or B) is a partial sum over the ranks.
     """
 
     input_size: int
@@ -73,7 +74,7 @@ class Adapter(Block):
         yield product(rows, self.rank, columns, item_size, count=count).within("lora_b")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of A's output, r numbers a token, kept for the backward, under ""; the linear counts the adapter's
-        input."""
+        """Bytes of A's output, `rank` numbers a token, kept for the backward, under ""; the adapter's input is not
+        counted."""
         tokens = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
         return {"": tokens * self.rank * micro_batch.item_size}

@@ -150,8 +150,8 @@ class CoreAttention(Block):
 
 @dataclass(frozen=True)
 class Attention(Sublayer):
-    """Attention: linear_qkv -> head norms -> rotation (with `norms_after_rotary` the norms second) -> core attention ->
-    times the sigmoid of gates, if any -> linear_proj.
+    """Attention: linear_qkv -> norms of queries and keys, if any -> their rotation (with `norms_after_rotary` the norms
+    second) -> core attention -> times the sigmoid of gates, if any -> linear_proj.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
     its value head. `output_gate`: whether there are gates; `rotary` None: nothing is rotated.

@@ -29,7 +29,8 @@ class ParameterSpec(NamedTuple):
 
 
 def join(module: str, name: str) -> str:
-    """The path of the part `name` of the block at the path `module`, with a dot between; either may be ""."""
+    """The path of the part `name` of the block at the path `module`: both with a dot between, or the other one where
+    one is ""."""
     return ".".join(filter(None, (module, name)))
 
 
@@ -68,7 +69,8 @@ class Block:
 
     def at(self, path: str) -> Block:
         """The block at a path within this one: names of `submodules`, none with a dot in it, joined by dots, such as
-        "self_attention.linear_qkv". Raises KeyError where there is none, and for ""."""
+        "self_attention.linear_qkv"; a dot at the end changes nothing. Raises KeyError for an unknown name, and for
+        ""."""
         first, _, rest = path.partition(".")
         inner = self.submodules()[first]
         return inner.at(rest) if rest else inner
@@ -98,7 +100,8 @@ class Block:
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """The operations of one rank's device in one micro-batch, forward and backward. By default those of the
-        submodules; and further FLOPs of `forward_flops` as products, cut evenly over the tensor-parallel ranks."""
+        submodules; and, where `forward_flops` counts more than theirs together, an operation of products with the rest
+        divided by the tensor-parallel size."""
         tokens, length = micro_batch.tokens, micro_batch.seq_length
         own = self.forward_flops(tokens, length)
         for name, block in self.submodules().items():

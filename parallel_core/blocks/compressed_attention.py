@@ -42,8 +42,9 @@ def of_whole_sequence(micro_batch: MicroBatch, width: int, is_share: bool) -> It
 @dataclass(frozen=True)
 class Compressor(Block):
     """Tokens to entries, `ratio` tokens each: for each channel the sum of `wkv` x weighted by the softmax over a window
-    of `wgate` x + ape, then normed and rotated by the position of the first of these tokens. Tokens behind the last
-    whole window have no entry. Every rank with a shard of the sequence computes all entries of the sequence."""
+    of `wgate` x + ape, then normed and rotated by the position of the first of the entry's `ratio` tokens. The window
+    is these tokens or, where `wkv` gives 2 x `size` channels, these and the `ratio` before them. The s % `ratio` tokens
+    at the end of a sequence of s have no entry. Every rank with a shard of the sequence computes all its entries."""
 
     wkv: Linear
     wgate: Linear
@@ -89,8 +90,7 @@ class Compressor(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes kept for the backward: "", values and gates of the whole sequence; "norm", the norm's input
-        with a float32 statistic of each entry. Its own input, which attention's first linears have, too, is not
-        counted."""
+        with a float32 statistic of each entry. The compressor's input is not counted."""
         tokens = micro_batch.batch * micro_batch.seq_length
         of_norm = self.entries(micro_batch) * (self.size * micro_batch.item_size + FLOAT32)
         return {"": 2 * tokens * self.width * micro_batch.item_size, "norm": of_norm}
@@ -129,8 +129,8 @@ class EntryIndexer(Block):
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Messages by which, under sequence parallelism, tensor-parallel ranks gather queries and weights of each
-        other's tokens; those of the compressor; and for the indexer's loss those that sum these ranks'
-        probabilities."""
+        other's tokens; those of the compressor; and, with a loss, those that sum attention's probabilities over the
+        tensor-parallel ranks."""
         yield from super().messages(micro_batch)
         for width in (self.heads * self.head_size, self.heads):
             yield from micro_batch.enter(width)
@@ -201,10 +201,10 @@ class GroupedLinear(Linear):
 
 @dataclass(frozen=True)
 class CompressedAttention(Sublayer):
-    """Attention over a window and compressed entries. Queries: linear_q -> q_layernorm -> linear_q_up_proj, each head
-    normed without a weight. The one key: linear_kv -> kv_layernorm; beside it entries of the compressor. The heads'
-    output is turned back by the query's position, and projected in groups, then together. Norms of latents are there
-    with --qk-layernorm alone. Names are MindSpeed-LLM's."""
+    """Attention over a window and compressed entries. Queries: linear_q -> q_layernorm -> linear_q_up_proj -> each head
+    normed, without a weight, and rotated. One key of all heads, which is also their value: linear_kv -> kv_layernorm ->
+    rotated; beside it the entries of `compressor`, if there is one. The heads' output is rotated back by the query's
+    position, then projected in groups, then together. Without --qk-layernorm both layernorms are None."""
 
     linear_q: Linear
     q_layernorm: Norm | None

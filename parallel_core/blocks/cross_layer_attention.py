@@ -15,8 +15,8 @@ from parallel_core.recompute.parts import Part
 
 @dataclass(frozen=True)
 class CrossLayerAttention(Attention):
-    """Attention in a model whose neighbouring layers share keys and values, as linear_qkv gives them: a layer makes
-    them, which later layers may use, too, or takes them from an earlier one.
+    """Attention in a model whose neighbouring layers share keys and values, as linear_qkv gives them: a layer either
+    makes them (`makes_keys`), perhaps for later layers, too, or takes them from an earlier one.
 
     Norm and rotation of keys, where the model has them, are each layer's own. linear_qkv of a layer that takes keys
     gives queries alone.

@@ -93,7 +93,7 @@ class Embedding(Block):
 
     @property
     def own(self) -> "Embedding":
-        """The embedding with a table of words of its own, without copies (`shared_over` None)."""
+        """A copy of this block in which the table of words has no copies on other ranks (`shared_over` None)."""
         return replace(self, word_embeddings=replace(self.word_embeddings, shared_over=None))
 
     def _normed(self, micro_batch: MicroBatch) -> MicroBatch:
@@ -110,7 +110,7 @@ class Embedding(Block):
         return dict.fromkeys(kept, 0) if self.frozen else kept
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages that sum each token's row over the tensor-parallel ranks (one has it), and with sequence
+        """Messages that sum each token's row over the tensor-parallel ranks, one of which has it, and with sequence
         parallelism, unless the tables are frozen, those that gather its gradient; all in the table's type."""
         micro_batch = replace(micro_batch, dtype=self.word_embeddings.dtype)
         width = self.word_embeddings.hidden_size

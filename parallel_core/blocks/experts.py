@@ -35,7 +35,7 @@ class ExpertLinear(Linear):
 
     @classmethod
     def like(cls, linear: Linear, config: ModelConfig) -> Self:
-        """A copy of the dense `linear` as an expert's, whose weight is rounded with any --qat-scheme."""
+        """A copy of the dense `linear` as an expert's. Its weight is rounded if there is a --qat-scheme, whichever."""
         return replace(
             cls(**{field.name: getattr(linear, field.name) for field in fields(linear)}),
             rounds=config.training_config.precision.qat_scheme is not None,

@@ -52,8 +52,8 @@ class GatedDeltaNet(RecurrentMixer):
         )
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Its parts' parameters, and for each head dt_bias, at first 1, and A_log, at first the logarithm of a random
-        number from 1 to 16: a token's decay is exp(-exp(A_log) softplus(a + dt_bias))."""
+        """Its parts' parameters, and for each value head dt_bias, at first 1, and A_log, at first the logarithm of a
+        random number from 1 to 16: a token's decay is exp(-exp(A_log) softplus(a + dt_bias)), a from in_proj."""
         return {**self._of_heads(), **super().parameters()}
 
     def _of_heads(self) -> dict[str, ParameterSpec]:

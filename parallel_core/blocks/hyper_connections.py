@@ -21,8 +21,9 @@ from parallel_core.sharding import ShardSpec
 
 @dataclass(frozen=True)
 class HyperConnection(Block):
-    """The weights by which one block reads the streams and, but for a head, writes them: a linear of all streams of a
-    token, whose first weights have the standard deviation `std`; parameters in float32, under MindSpeed-LLM's names."""
+    """The weights by which one block reads the streams and, if `rule.iterations` is above 0, writes them; they are made
+    of the results of a linear of all streams of a token. The linear's first weights have the standard deviation `std`;
+    all parameters are float32."""
 
     rule: StreamRule
     hidden_size: int
@@ -64,8 +65,8 @@ class HyperConnection(Block):
         return 2.0 * tokens * self.width * self.rule.width
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The memory traffic of reading the streams, for the weights and for the block's input; and where the
-        connection writes streams, of reading and writing them after the block. The linear's FLOPs are not in it."""
+        """The memory traffic of making the block's input of the streams and, where the connection writes streams, of
+        reading and writing them after the block. The linear's FLOPs are not in it."""
         stream = micro_batch.tokens_between * self.width * micro_batch.residual_item_size
         one = stream // self.rule.streams
         yield elementwise(stream + one, 3 * stream, 2).within("read")

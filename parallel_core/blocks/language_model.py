@@ -29,7 +29,8 @@ from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan
 @dataclass(frozen=True)
 class Decoder(Block):
     """A chunk's layers; in the last chunk also the final norm, if the model has one, and with several residual streams
-    the head that makes one of them."""
+    the head that makes one stream of them. received, sent: the choice of keys (sparse attention) that the chunk is
+    sent, or sends, beside the hidden states; None: there is none."""
 
     layers: LayerStack
     hc_head: HyperConnection | None
@@ -49,14 +50,15 @@ class Decoder(Block):
         yield from exchanged(self.received.count if self.received else 0, micro_batch)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes kept for the backward: those that its parts keep, and, if the chunk before sent a choice of
-        keys, those of that ("received")."""
+        """Path -> bytes kept for the backward: those that its parts keep, and under "received" those of the choice of
+        keys that the chunk before sent, if it sent one."""
         kept = super().kept_bytes(micro_batch)
         return kept | {"received": bytes_of_choice(self.received.count, micro_batch)} if self.received else kept
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether one of the layers is given its tokens' ids (and with them recorded choices of experts, if any)."""
+        """Whether one of the layers is given the ids of the tokens, and with them recorded choices of experts, if the
+        batch has these."""
         return any(sublayer.reads_tokens for sublayer in blocks_within(self.layers, Sublayer))
 
 
@@ -68,7 +70,9 @@ _OF_HEAD = ("output_layer", "loss")
 
 @dataclass(frozen=True)
 class Chunk(Block):
-    """The part of a language model that one virtual pipeline stage has; without a pipeline, all of it."""
+    """The part of a language model that one chunk of a pipeline stage has; all of it if there is one chunk. embedding:
+    on the first chunk, or on the last a copy of it for multi-token prediction; shared_embedding: on a last chunk
+    without `embedding`, the copy of the embedding's weight that a tied output layer uses."""
 
     embedding: Embedding | SharedEmbedding | None
     """The embedding on the first chunk; on the last one its copy, if multi-token prediction uses it there and the two
@@ -89,8 +93,9 @@ class Chunk(Block):
         return {path: head.parameters_alone for path, head in own.items()}
 
     def cells(self) -> list[Block]:
-        """The parts of the chunk in the order of its parameters: each layer, each part of a depth of multi-token
-        prediction, and the blocks around them, but neither the loss nor the copy in `shared_embedding`."""
+        """Those that the chunk has of these blocks, in this order: embedding, each layer, head of several streams,
+        final norm, the parts of each depth of multi-token prediction, output layer, output layers of depths that have
+        their own. Neither the loss nor the copy in `shared_embedding` is among them."""
         layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
         found = (
             self.embedding,
@@ -104,7 +109,8 @@ class Chunk(Block):
         return [block for block in found if block is not None]
 
     def recomputed_cells(self) -> list[range]:
-        """Ranges of positions in `cells`, each of cells that run forward again whole and together."""
+        """Ranges of positions in `cells`, each of cells that run forward again together in the backward pass: of layers
+        those that are recomputed whole, of a depth of multi-token prediction its recomputed parts."""
         layers, before = self.decoder.layers, int(self.embedding is not None)
         groups = [group for group in layers.recompute.groups() if layers.recompute.layers[group.start].full]
         found = [range(group.start + before, group.stop + before) for group in groups]
@@ -114,8 +120,8 @@ class Chunk(Block):
         return found + [range(group.start + behind, group.stop + behind) for group in further]
 
     def submodules(self) -> dict[str, Block]:
-        """Name -> block. The copy in `shared_embedding` has the name "embedding", and stands before the output
-        layer."""
+        """Name -> block; with a depth's own output layer, by its path "mtp.layers.<depth>.output_layer". The copy in
+        `shared_embedding` has the name "embedding", and stands directly before the output layer."""
         blocks = super().submodules() | self._own_heads
         copy = blocks.pop("shared_embedding", None)
         if copy is None:
@@ -124,18 +130,18 @@ class Chunk(Block):
         return {**before_head, "embedding": copy, **{name: blocks[name] for name in _OF_HEAD}}
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that layers, or they and depths of multi-token prediction, keep at once during their backward
-        because parts of them run again, plus those that the embedding keeps. If nothing runs again, or of norms and
-        activations the output alone is computed again, the embedding's bytes alone."""
+        """Bytes that the embedding keeps, plus the most that layers, or decoder and depths of multi-token prediction
+        together, keep at once while one of their parts runs again in the backward. The second addend is 0 if nothing
+        runs again but norms and activations whose output alone is computed again."""
         embedding = sum(self.embedding.kept_bytes(micro_batch).values()) if self.embedding else 0
         again = self.mtp.bytes_in_backward(micro_batch) if self.mtp else 0
         before = sum(self.decoder.kept_bytes(micro_batch).values()) if again else 0
         return embedding + max(self.decoder.layers.bytes_in_backward(micro_batch), before + again)
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the saved activations of offloaded modules, which lie in host memory where the device has memory of
-        its own. A module that keeps less than the smallest tensor that goes there does not count; of any other all
-        tensors do."""
+        """Bytes of the saved activations of offloaded modules of layers, of depths of multi-token prediction, too. They
+        lie in host memory where the device has memory of its own. The bytes that `kept_bytes` gives for one path count
+        all or, where they are fewer than those of the smallest tensor that goes there, not at all."""
         further = self.mtp.offloaded_bytes(micro_batch) if self.mtp else 0
         return self.decoder.layers.offloaded_bytes(micro_batch) + further
 

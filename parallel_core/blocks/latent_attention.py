@@ -27,7 +27,8 @@ from parallel_core.recompute.parts import Again, Part, Sizes
 @dataclass(frozen=True)
 class UpProjections(Part):
     """Up projections and rotation as a part to recompute: core attention does not keep their results, queries, keys and
-    values (but see `kept`). Their inputs stay: latents, the rotary key, hidden states for uncompressed queries."""
+    values (but see `kept`). Their inputs stay: latents, the rotary key, hidden states for uncompressed queries.
+    rotary_size: channels of the rotary key."""
 
     rotary_size: int = 0
 
@@ -58,7 +59,8 @@ class UpProjections(Part):
 class LatentAttention(Sublayer):
     """Latent attention. Queries: linear_q_proj or, compressed, linear_q_down_proj -> q_layernorm -> linear_q_up_proj.
     Keys and values: linear_kv_down_proj -> [latent, one rotary key for all heads], latent -> kv_layernorm ->
-    linear_kv_up_proj. A norm that is None is left out.
+    linear_kv_up_proj. A norm that is None is left out; query_scale and key_value_scale multiply the two latents behind
+    their norms.
 
     Rows of linear_q_up_proj (linear_q_proj) are, head by head, p plain channels and r rotary ones; of linear_kv_up_proj
     p of the key and e of the value. Down projections are whole on every tensor-parallel rank. With sequence parallelism
@@ -114,8 +116,8 @@ class LatentAttention(Sublayer):
         return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj", "linear_kv_down_proj"
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed: the whole, the up projections, core attention. The second begins at the
-        latents; where queries are not compressed, at the normed hidden states, for linear_q_proj."""
+        """The parts that may be recomputed: the whole, the up projections, core attention. The up projections take the
+        latents and the rotary key; for queries that are not compressed (linear_q_proj) the normed hidden states."""
         begins, core = self.linear_q_proj is not None, self.core_attention
         of_queries = "linear_q_proj" if begins else "linear_q_up_proj"
         up_projections = UpProjections(
@@ -127,15 +129,15 @@ class LatentAttention(Sublayer):
         return whole, up_projections, core.part()
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of its parts, and one more: queries and keys are put together of their plain and their rotary
-        channels."""
+        """The operations of its parts, and one more, "rotary", by which queries and keys get their rotated channels
+        beside the plain ones."""
         yield from super().operations(micro_batch)
         joined = 4 * self.core_attention.input_bytes(micro_batch)
         yield elementwise(joined, joined, 6).within("rotary")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of its parts, and of the rotary key, which all heads use: it enters the region, and its gradient
-        is summed over the ranks."""
+        """The messages of its parts, and of the rotary key, which all heads use: with sequence parallelism it is
+        gathered, and its gradient is summed over the tensor-parallel ranks."""
         yield from super().messages(micro_batch)
         for one in micro_batch.enter(self.rotary_size):
             yield one.within("rotary_key")
@@ -155,8 +157,8 @@ class LatentAttention(Sublayer):
 
 @dataclass(frozen=True)
 class SparseLatentAttention(LatentAttention):
-    """Latent attention in which a query attends only to keys that an indexer chooses, its own or an earlier
-    layer's."""
+    """Latent attention in which a query attends only to keys that an indexer chooses: the layer's own, or that of an
+    earlier layer."""
 
     @classmethod
     def _core(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> CoreAttention:
@@ -174,8 +176,8 @@ def _core_sizes(config: ModelConfig, number: int, query_size: int) -> tuple[Any,
 
 
 def score_scale(config: ModelConfig, query_size: int) -> float:
-    """The factor of scores: that of --query-pre-attn-scalar or, without, m^2 / sqrt(p + r) with m YaRN's magnitude by
-    --mscale-all-dim, whatever the kind of rotary positions, as in Megatron; times --key-multiplier. query_size: p +
-    r."""
+    """The factor of scores: that of --query-pre-attn-scalar or, without, m^2 / sqrt(query_size) with m YaRN's magnitude
+    by --mscale-all-dim, whatever the kind of rotary positions; times --key-multiplier. query_size: channels of a
+    query's head, plain and rotary ones."""
     magnitude = yarn_magnitude(config.rotary_factor, config.rope_scaling.mscale_all_dim)
     return config.scales.of_scores(magnitude**2 / sqrt(query_size))

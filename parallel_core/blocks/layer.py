@@ -19,8 +19,10 @@ from parallel_core.recompute.parts import Again, LayerParts, Part
 
 
 class Branch(NamedTuple):
-    """A sublayer with the norm before it and the one behind it (`norm_after`), by the names of their fields in the
-    layer, which may lack each of the norms."""
+    """A sublayer with the norm before it (`norm`) and the one behind it (`norm_after`), by the names of their fields in
+    the layer, which may lack each of the norms. place: number of its dropout mask in the layer; mixes: whether it mixes
+    positions; earlier_norm: MindFormers' name of the norm before it; connection: name of the field of its
+    hyper-connection, in a layer with several residual streams."""
 
     norm: str
     sublayer: str
@@ -72,7 +74,9 @@ class AnyLayer(Block):
 
 
 class BranchedLayer(AnyLayer):
-    """Sublayers one after the other, each with its norms, whose outputs are added to the residual stream."""
+    """A layer of sublayers one after the other, each with its norms; their outputs are added to the residual stream.
+    BRANCHES: the sublayers that it may have; residual_weights: for each of them the factors of the residual and of the
+    sublayer's output."""
 
     BRANCHES: ClassVar[tuple[Branch, ...]]
     residual_weights: tuple[tuple[float, float], ...] = UNWEIGHTED
@@ -100,8 +104,8 @@ class BranchedLayer(AnyLayer):
         return {**kept, "for_others": for_others} if for_others else kept
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of its parts, and for each branch an addition to the residual stream, unless the parts count
-        that (hyper-connections)."""
+        """The operations of its parts, and for each branch an addition to the residual stream; not with
+        hyper-connections, which count that themselves."""
         yield from super().operations(micro_batch)
         yield from self._residual_operations(micro_batch)
 
@@ -132,9 +136,9 @@ class BranchedLayer(AnyLayer):
 @dataclass(frozen=True)
 class Layer(BranchedLayer):
     """A transformer layer: x + attention(norm(x)), then x + mlp(norm(x)), with a mixer of any kind as attention; with
-    --apply-residual-connection-post-layernorm the first addend is norm(x), too. With sandwich norm each result is
-    normed before it is added, and both addends may have a factor. A norm that is None is left out. A layer of a hybrid
-    stack may have one of the two."""
+    --apply-residual-connection-post-layernorm norm(x) + attention(norm(x)), and likewise for mlp. With sandwich norm
+    the result of attention, and of mlp, is normed before it is added. Both addends may have a factor. A norm that is
+    None is left out. A layer of a hybrid stack may have only attention or only mlp."""
 
     input_layernorm: Norm | None
     self_attention: Sublayer | None

@@ -22,6 +22,6 @@ LAYERS: list[Kind[AnyLayer]] = [
 
 
 def layer_of(config: ModelConfig, number: int) -> AnyLayer:
-    """The configuration's layer with this global number, from 0; behind the decoder's, those of multi-token
-    prediction."""
+    """The configuration's layer with this global number, from 0; the numbers from `num_layers` on are those of the
+    depths of multi-token prediction."""
     return made(LAYERS, config, number)

@@ -75,8 +75,8 @@ class LayerStack(Block):
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
         """Bytes of the saved activations of offloaded modules, which lie in host memory where the device has memory of
-        its own. A module that keeps less than the smallest tensor that goes there does not count; of any other all
-        tensors do, also those that are too small to be moved."""
+        its own. The bytes that `kept_bytes` gives for one path count all or, where they are fewer than those of the
+        smallest tensor that goes there, not at all."""
         least = self.recompute.smallest_offloaded * micro_batch.item_size
         return sum(
             size
@@ -86,10 +86,10 @@ class LayerStack(Block):
         )
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that the layers keep at once during their backward because parts of them run again: what the
-        layers keep, up to and with the one of such a part, what its second run keeps, and two tensors of the size of a
-        layer's input, for an output and its gradient. Parts of which the output alone is computed again (norms,
-        activations) do not count; 0 if no other part runs again."""
+        """The most bytes that the layers keep at once in the backward while one of them, or a part of it, runs again:
+        those that it and the layers before it keep anyway, those that its second run keeps, and two tensors of the size
+        of its input, for an output and its gradient. Layers that run again together count as one. Parts of which the
+        output alone is computed again (norms, activations) do not count; 0 if nothing else runs again."""
         before = most = 0
         for group in self.recompute.groups():
             layer = self.layers[group.start][1]

@@ -21,9 +21,9 @@ NORM_EPSILON = 1e-6
 
 
 def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:
-    """The logarithm of the decay of each of n `heads`' state by a token: -2^(-8 i / n), i = 1 .. n, times a share (1 -
-    layer / (layers - 1 + 1e-5) + 1e-5) that falls from about 1 in the first of several layers to nearly 0 in the last
-    (`transformers`' MiniMax). layer: number of the layer, from 0, of `layers`."""
+    """For each of n `heads` the logarithm of its state's decay by a token: -2^(-8 i / n), i = 1 .. n, times a share
+    (1 - layer / (layers - 1 + 1e-5) + 1e-5) that falls from about 1 in the first of several layers to nearly 0 in the
+    last (`transformers`' MiniMax). layer: number of the layer, from 0, of `layers`."""
     share = 1 - layer / (layers - 1 + 1e-5) + 1e-5
     return tuple(-(2.0 ** (-8.0 * i / heads)) * share for i in range(1, heads + 1))
 
@@ -31,7 +31,7 @@ def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:
 @dataclass(frozen=True)
 class LightningAttention(RecurrentMixer):
     """Lightning attention: in_proj -> [q; k; v | gate]; silu of [q; k; v] -> recurrence -> norm over all heads -> times
-    sigmoid(gate) -> out_proj. There are no positions, and no scale."""
+    sigmoid(gate) -> out_proj. There are no positions, and the recurrence has no scale. log_decays: one of each head."""
 
     in_proj: Linear
     recurrence: Recurrence
@@ -77,7 +77,7 @@ class LightningAttention(RecurrentMixer):
         yield from exchanged(micro_batch, sum(self.mixed), self.out_proj.input_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes kept for the backward: those that its parts keep, and the operands of the activation
-        ("activation") and the gate ("gate")."""
+        """Path -> bytes kept for the backward: those that its parts keep, under "activation" those of queries, keys and
+        values before silu, and under "gate" those of the two operands of the gate."""
         rows, output = self._rows_bytes(micro_batch), self.out_proj.input_bytes(micro_batch)
         return {**super().kept_bytes(micro_batch), "activation": rows, "gate": 2 * output}

@@ -22,8 +22,13 @@ row-parallel one)."""
 
 @dataclass(frozen=True)
 class Linear(Block):
-    """A linear y = x W^T + b with W [o, i] and b [o], cut along one of its axes over the t tensor-parallel ranks, or
-    whole."""
+    """A linear y = x W^T + b with W [o, i] and, with `bias`, b [o]; cut along `cut_axis` of W (COLUMNS: o, ROWS: i)
+    over the tensor-parallel ranks, or whole (None).
+
+    parts, widths, unit: as in `Cut`; partial_over, role, interleaved_rows: as in `ShardSpec`. allocates_weight: False
+    where it uses another module's weight. rounds: whether the weight is rounded to 4 bits; recipe: the rounding of the
+    products' operands to 8 bits. frozen: weight and bias are not trained, only an `adapter`.
+    """
 
     input_size: int
     output_size: int
@@ -154,13 +159,13 @@ class Linear(Block):
 
     @property
     def keeps_input(self) -> bool:
-        """Whether the backward needs its input, for the gradient of its own weight or of its adapter."""
+        """Whether the backward needs its input, for the gradient of the weight or of an adapter."""
         return not self.frozen or self.adapter is not None
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of a column-parallel linear: the input enters, in backward again if the linear keeps its input
-        (`keeps_input`), and its gradient leaves. Row-parallel: the output leaves, and its gradient enters. Whole:
-        none."""
+        """The messages of a column-parallel linear: the input enters the tensor-parallel region (`MicroBatch.enter`),
+        in the backward again if the linear keeps its input (`keeps_input`), and its gradient leaves the region. Of a
+        row-parallel one: the output leaves the region, and its gradient enters. Of a whole one: none."""
         if self.cut_axis == COLUMNS:
             yield from micro_batch.enter(self.input_size)
             if self.keeps_input:
@@ -175,8 +180,9 @@ class Linear(Block):
         return own if self.adapter is None else own | {"adapter": self.adapter.kept_bytes(micro_batch)[""]}
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the input on a rank: of a row-parallel linear its share of the features of the tokens that it has
-        inside a tensor-parallel region; else all features of those that it has between two regions."""
+        """Bytes of the input on a rank: of a row-parallel linear the rank's share of the features, of the tokens that
+        the rank has inside a tensor-parallel region; else all features, of the tokens that it has between two
+        regions."""
         if self.cut_axis == ROWS:
             return micro_batch.tokens * self.share(micro_batch.tensor) * micro_batch.item_size
         return micro_batch.tokens_between * self.input_size * micro_batch.item_size

@@ -74,8 +74,8 @@ class MambaMixer(RecurrentMixer):
         )
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Its parts' parameters, and three with a value for each head. Before training softplus(dt_bias), the step of a
-        token with dt = 0, is between 0.001 and 0.1, drawn evenly in its logarithm; A_log is the logarithm of a number
+        """Its parts' parameters, and three with a value for each head. First values: softplus(dt_bias), the step of a
+        token with dt = 0, is drawn between 0.001 and 0.1, evenly in its logarithm; A_log is the logarithm of a number
         drawn evenly from 1 to 16; D is 1."""
         return {**self._of_heads(), **super().parameters()}
 
@@ -96,8 +96,9 @@ class MambaMixer(RecurrentMixer):
         yield elementwise(6 * output, 9 * output, 2).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes kept for the backward: by its parts; of the tokens' steps (dt) and, with context parallelism,
-        of the parameters by head ("gates"); and of the two operands of the gate behind the recurrence ("gate")."""
+        """Path -> bytes kept for the backward: those that its parts keep; under "gates" those of the tokens' steps (dt)
+        and, with context parallelism, of dt_bias, A_log and D; and under "gate" those of the two operands of the gate
+        behind the recurrence."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

@@ -11,7 +11,7 @@ from parallel_core.config import ModelConfig
 
 @dataclass(frozen=True)
 class MambaLayer(BranchedLayer):
-    """A layer that is a state space alone: mixer(norm(x)) is added to x or, with
+    """A layer that is a state space alone: mixer(norm(x)), times --scale-depth, is added to x or, with
     --apply-residual-connection-post-layernorm, to norm(x)."""
 
     norm: Norm

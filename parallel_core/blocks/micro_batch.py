@@ -24,7 +24,8 @@ class MicroBatch:
 
     Hidden states enter a tensor-parallel region before a column-parallel linear and leave it after a row-parallel one.
     Inside, a rank has its heads or features of all tokens of its context-parallel shard; between two regions the whole
-    hidden states of these tokens or, with sequence parallelism, of 1/t of them (Korthikanti et al., 2022).
+    hidden states of these tokens or, with sequence parallelism over t tensor-parallel ranks, of 1/t of them
+    (Korthikanti et al., 2022).
     """
 
     batch: int

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BiasActivation(Block):
-    """The bias and activation between the two linears: activation(x + bias) of the first one's f (gated: 2 f, as [gate;
-    up]) features."""
+    """The bias and activation between the two linears of a feed-forward block: activation(x + bias) of x, the first
+    one's f features (gated: 2 f, as [gate; up]). operator: name of the activation's kernel; features: those of x, over
+    all ranks."""
 
     operator: str
     """Name of the activation among the kernels' operators."""
@@ -35,7 +36,7 @@ class BiasActivation(Block):
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """One pass that reads its input and writes its output; the backward reads the input and the output's gradient,
-        and writes the input's."""
+        and writes the input's gradient."""
         before = self.kept_bytes(micro_batch)[""]
         after = before // (1 + self.gated)
         yield elementwise(before + after, 2 * before + after)
@@ -62,7 +63,7 @@ class MLP(Sublayer):
 
     def parts(self) -> tuple[Part, ...]:
         """The parts that may be recomputed: the whole; the first linear together with the activation, which would keep
-        that linear's output if it did not run again; and the activation."""
+        that linear's output if it did not run again; and the activation's output alone."""
         first, activation, second = ("linear_fc1",), "activation", ("linear_fc2",)
         of_gate, of_up = "feed_forward.w1", "feed_forward.w3"
         activations = f"{of_gate}.activation.silu", "feed_forward.mul", "mlp.activation_func.silu", "mlp.mul"

@@ -56,8 +56,9 @@ class MoELayer(Sublayer):
         )
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that its parts keep for the backward. Shared experts and router keep one input together, unless
-        --moe-router-dtype is given, with which the router keeps its own, or the router is frozen and keeps none."""
+        """Path -> bytes that its parts keep for the backward. The input of shared experts and router counts once, at
+        the router, unless the router converts it to another type (--moe-router-dtype) and keeps that copy, or is frozen
+        and keeps none."""
         kept = super().kept_bytes(micro_batch)
         is_the_routers = self.shared_experts is not None and self.router.keeps_hidden_states
         return {**kept, "shared_experts.linear_fc1": 0} if is_the_routers else kept

@@ -37,7 +37,10 @@ Sizes = dict[str, int]
 class MultiTokenPredictionLayer(Block):
     """One depth of multi-token prediction: embeddings and the hidden states before it -> the hidden states after it.
 
-    eh_proj is cut by columns, and its output gathered.
+    eh_proj is cut by columns, and its output gathered. embedding: the depth's own; None: the model's is used.
+    recompute: of its transformer layer, and if that runs again whole, of enorm, hnorm and eh_proj, too.
+    embedding_is_frozen: whether embeddings have no gradient; head_keeps_input: whether the output layer that reads the
+    same hidden states as the depth keeps them.
     """
 
     embedding: ParametersOf | None
@@ -70,8 +73,8 @@ class MultiTokenPredictionLayer(Block):
 
     @property
     def is_computed_again(self) -> bool:
-        """Whether the depth, but for an embedding of its own, the head of several streams and the final norm, runs
-        forward again in the backward pass."""
+        """Whether the depth runs forward again in the backward pass: enorm, hnorm, eh_proj and the transformer layer,
+        all together."""
         return self.recompute.layers[0].full
 
     @property
@@ -83,7 +86,7 @@ class MultiTokenPredictionLayer(Block):
 
     @property
     def recomputed_parts(self) -> range:
-        """Positions in its submodules of the parts that run forward again together where it is computed again."""
+        """Positions in `submodules` of the parts that run forward again together if the depth `is_computed_again`."""
         return range(int(self.embedding is not None), len(self.submodules()) - len(self._last))
 
     @property
@@ -104,8 +107,9 @@ class MultiTokenPredictionLayer(Block):
                 yield replace(one, name=join(name, one.name), runs_again=one.runs_again or position in asked)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of eh_proj and of the transformer layer, those of second runs in the backward included. Those of
-        embedding, output layer and loss are not among them."""
+        """The messages of eh_proj and of the transformer layer, those of second runs in the backward included, and
+        those that gather the slices of the depth's inputs, where ranks keep slices. Those of embedding, output layer
+        and loss are not among them."""
         projection, slices = list(self._of_projection(micro_batch)), self.recompute.slices_inputs
         yield from projection
         yield from self._stack.messages(micro_batch)
@@ -123,8 +127,8 @@ class MultiTokenPredictionLayer(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
         """Path -> bytes kept for the backward. Where the output layer that reads the same hidden states as the depth
-        keeps them in the same type, they are counted there, not here; but slices of them count here, which ranks keep
-        where the depth runs again."""
+        keeps them in the same type, they are counted there, not here. Where the depth runs again and each rank keeps a
+        slice of its inputs, these slices count here."""
         last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)
@@ -142,8 +146,8 @@ class MultiTokenPredictionLayer(Block):
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most bytes that the depth keeps at once while a part of it runs again: what its forward kept, and what
-        that second run adds, its output and the gradient of this included. 0 if nothing runs again but norms and
-        activations whose output alone is computed again."""
+        that second run adds. 0 if nothing runs again but norms and activations whose output alone is computed
+        again."""
         before = sum(self.kept_bytes(micro_batch).values())
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
@@ -169,7 +173,8 @@ class MultiTokenPredictionLayer(Block):
         return self.transformer_layer.normed_bytes(micro_batch) if same else 0
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes kept for the backward by the modules whose saved activations are offloaded to host memory."""
+        """Bytes of the saved activations of offloaded modules of the transformer layer, as `LayerStack.offloaded_bytes`
+        counts them."""
         return self._stack.offloaded_bytes(micro_batch)
 
 
@@ -177,7 +182,8 @@ class MultiTokenPredictionLayer(Block):
 class MultiTokenPrediction(Block):
     """All depths of multi-token prediction, one after the other, each with a loss of its own. `embedding`,
     `output_layer` and `loss`: blocks by which FLOPs, messages and bytes of the embedding, output layer and loss that a
-    depth uses are counted, whether these are its own or the model's."""
+    depth uses are counted, whether these are its own or the model's. own_output_layers: path in the model -> a depth's
+    own output layer."""
 
     layers: tuple[MultiTokenPredictionLayer, ...]
     embedding: Embedding
@@ -202,8 +208,8 @@ class MultiTokenPrediction(Block):
         return cls(tuple(depths), *parts, own) if depths else None
 
     def submodules(self) -> dict[str, Block]:
-        """Name -> depth. Embedding and output layers are not among them: the model's are the chunk's, and a depth's own
-        output layer stands behind the model's."""
+        """Name -> depth. Embedding, output layer and loss, the model's or depths' own, are no entries of their own; a
+        depth's own embedding lies inside the depth."""
         return {f"layers.{depth}": layer for depth, layer in enumerate(self.layers)}
 
     def cells(self) -> list[Block]:
@@ -212,8 +218,8 @@ class MultiTokenPrediction(Block):
         return [part for layer in self.layers for part in layer.submodules().values()]
 
     def recomputed_cells(self) -> list[range]:
-        """Ranges of positions in `cells` of those that run forward again together: in each depth that does, all but an
-        embedding of its own before, and the head of several streams and the final norm behind."""
+        """Ranges of positions in `cells` of those that run forward again together in the backward pass: for each depth
+        that is computed again enorm, hnorm, eh_proj and the transformer layer."""
         starts = [sum(len(layer.submodules()) for layer in self.layers[:depth]) for depth in range(len(self.layers))]
         return [
             range(start + layer.recomputed_parts.start, start + layer.recomputed_parts.stop)
@@ -242,7 +248,7 @@ class MultiTokenPrediction(Block):
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The messages of all depths, each with those of embedding, output layer and loss, without depths' numbers in
-        names, so that equal messages can be counted together."""
+        names."""
         for layer in self.layers:
             yield from layer.messages(micro_batch)
             for block in self._used.values():
@@ -254,13 +260,14 @@ class MultiTokenPrediction(Block):
         return {f"layers.{depth}.{name}": size for depth, kept in enumerate(by_depth) for name, size in kept.items()}
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes kept for the backward by the modules whose saved activations are offloaded to host memory."""
+        """Bytes of the saved activations of offloaded modules of all depths, as `LayerStack.offloaded_bytes` counts
+        them."""
         return sum(layer.offloaded_bytes(micro_batch) for layer in self.layers)
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most bytes that the depths keep at once while a part of one runs again: what the forward of the depths up
-        to that one kept, and what the second run adds. 0 if nothing runs again but norms and activations whose output
-        alone is computed again. Bytes of output layers and losses do not count."""
+        to that one, and their embeddings, kept, and what the second run adds. 0 if nothing runs again but norms and
+        activations whose output alone is computed again. Bytes of output layers and losses do not count."""
         kept = [sum(layer.kept_bytes(micro_batch).values()) for layer in self.layers]
         embedded = sum(self.embedding.kept_bytes(micro_batch).values())
         again = [layer.bytes_in_backward(micro_batch) for layer in self.layers]

@@ -15,7 +15,9 @@ from parallel_core.sharding import Cut, Role, ShardSpec, share
 @dataclass(frozen=True)
 class Norm(Block):
     """A norm over the last axis: of vectors that are not cut over tensor-parallel ranks, such as hidden states or
-    latents, or, with `heads`, of each head inside a tensor-parallel region."""
+    latents, or, with `heads`, of each head inside a tensor-parallel region. gain: the factor of the normed values at
+    first; zero_centered: whether the weight is stored minus one; of_branch: whether the input has the type of
+    activations, not the residual stream's; partial_over, role: as in `ShardSpec`; epsilon None: --norm-epsilon."""
 
     kind: str
     """Kind of norm: LayerNorm, RMSNorm or FusedRMSNorm."""
@@ -59,7 +61,7 @@ class Norm(Block):
 
     @classmethod
     def of_latent(cls, config: ModelConfig, size: int) -> "Norm":
-        """The configuration's norm of a latent of `size` channels, with --latent-norm-epsilon."""
+        """The configuration's norm of a latent of `size` channels, with --latent-norm-epsilon if that is given."""
         epsilon = config.multi_latent_attention.latent_norm_epsilon
         return replace(cls.of(config), size=size, of_branch=True, epsilon=epsilon)
 
@@ -82,7 +84,7 @@ class Norm(Block):
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """One pass that reads its input and writes its output; the backward reads the input and the output's gradient,
-        and writes the input's."""
+        and writes the input's gradient."""
         size = self._rows(micro_batch) * self.size * micro_batch.item_size
         yield elementwise(2 * size, 3 * size, 1)
 
@@ -110,7 +112,7 @@ class NormOfAllHeads(Norm):
         yield elementwise(2 * size, 3 * size, 1)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages that sum one number for each token over the ranks, forward and backward."""
+        """Messages that sum one number for each token over the tensor-parallel ranks, forward and backward."""
         for backward in (False, True):
             yield from micro_batch.tensor_message("all_reduce", micro_batch.tokens * FLOAT32, backward)
 
@@ -119,8 +121,8 @@ class NormOfAllHeads(Norm):
 
 
 def head_norm(config: ModelConfig, heads: int) -> Norm:
-    """The configuration's norm of queries or of keys (--qk-layernorm): over each head, or over all heads together, by
-    --qk-norm-type."""
+    """The configuration's norm of queries or of keys (--qk-layernorm), which have `heads` heads over all ranks: over
+    each head, or over all heads together, by --qk-norm-type."""
     norm = Norm.of_heads(config, heads)
     if config.qk_norm_type == "per_head":
         return norm

@@ -29,8 +29,8 @@ def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecomput
 
 
 def kept_of_group(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes that layers that run again together keep: the input of the first (with `slices` its part by `input_parts`),
-    outputs of collectives that are not run again, and what they keep for other layers."""
+    """Bytes that layers that run again together keep: the input of the first (with `slices` a slice of it, if
+    `input_parts` cuts it), outputs of collectives that are not run again, and what they keep for other layers."""
     collectives = sum(sum(collective_bytes(layer, micro_batch, asked).values()) for layer in layers)
     of_input = layers[0].input_bytes(micro_batch) // input_parts(layers[0], micro_batch, slices)
     return of_input + collectives + sum(layer.kept_for_others(micro_batch) for layer in layers)
@@ -41,8 +41,8 @@ def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, aske
     again (`asked.full`): those of all of `layers` together. Else parts of the one layer run again, each by itself:
     those of the part with the most; 0 without parts.
 
-    What whole layers keep for other layers is not among them, since it is kept already, and for the same reason not
-    their input, except where each rank keeps a slice of it.
+    What whole layers keep for other layers is not among them, since it is kept already, and for the same reason not the
+    input of the first, except where each rank keeps a slice of it.
     """
     if asked.full:
         has_input = input_parts(layers[0], micro_batch, slices) == 1
@@ -69,14 +69,14 @@ def _kept_of_normed(part: Part, kept: Sizes, micro_batch: MicroBatch, asked: Lay
 
 def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
     """The number of slices into which the input of layers that are recomputed whole is cut over the tensor-parallel
-    ranks, each of which keeps one; 1 without `slices`, or where the number of ranks does not divide its width: each
-    rank keeps all of it."""
+    ranks, each of which keeps one; 1 without `slices`, or where the number of ranks does not divide the width of the
+    input: each rank keeps all of it."""
     return micro_batch.tensor if slices and layer.residual_width % micro_batch.tensor == 0 else 1
 
 
 def messages_run_again(layer: Block, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
-    """The layer's forward collectives that a second run, of the layer or of its parts, repeats, as messages of the
-    backward pass."""
+    """The layer's messages of the forward that a second run, of the layer or of its parts, sends again, as messages of
+    the backward pass."""
     for one in layer.messages(micro_batch):
         if runs_again(asked, one.what) and not one.backward and one.what not in asked.kept_collectives:
             yield replace(one, backward=True)

@@ -31,7 +31,8 @@ def shared_bytes(parameters: Mapping[str, ParameterSpec], micro_batch: MicroBatc
 
 @dataclass(frozen=True)
 class ShortConvolution(Block):
-    """A causal convolution of each channel by itself, followed by silu."""
+    """A causal convolution of each channel by itself over `taps` tokens, followed by silu. widths: channels of each
+    fused part; each part is cut over the tensor-parallel ranks on its own."""
 
     widths: tuple[int, ...]
     """The number of channels of each fused part; each part is cut over the tensor-parallel ranks on its own."""
@@ -73,7 +74,8 @@ class ShortConvolution(Block):
 
 @dataclass(frozen=True)
 class Recurrence(Block):
-    """The recurrence over a state [d, e] of each value head, which tokens change and read."""
+    """The recurrence over a state [key_size, value_size] of each value head, which tokens change and read. keys: number
+    of heads of queries and keys; heads: of values; rated: whether each token has a rate beside its decay."""
 
     keys: int
     """The number of heads of queries and keys."""
@@ -86,8 +88,9 @@ class Recurrence(Block):
     """Whether each token has a rate beside its decay."""
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the recurrence as it is written, 2 d e of a token and head for each of these: a state is decayed,
-        written, read and, by a delta rule, read for the key. seq_length: ignored."""
+        """FLOPs of the recurrence token by token, 2 key_size value_size for each token and value head and each of
+        these: the state is decayed, written, read by the query and, with a delta rule, read by the key. seq_length:
+        ignored."""
         return 2.0 * tokens * self.heads * self.key_size * self.value_size * (3 + self.form.delta)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -101,8 +104,8 @@ class Recurrence(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes kept for the backward, under "": of queries, keys and values, of decays and, if there are any, rates in
-        float32, and of a float32 state for each segment of a sequence. A rank has 1/(c t) of the heads, of whole
-        sequences."""
+        float32, and of a float32 state of each value head for each segment of a sequence. A rank has 1/(c t) of the
+        heads, of whole sequences, with c context- and t tensor-parallel ranks."""
         tensor, members = micro_batch.tensor, micro_batch.context.size
         width = (2 * self.keys * self.key_size + self.heads * self.value_size) // tensor * micro_batch.item_size
         width += self.heads // tensor * (1 + self.rated) * FLOAT32
@@ -125,7 +128,7 @@ def exchanged(micro_batch: MicroBatch, width: int, back: int) -> Iterator[Messag
 
 class RecurrentMixer(Sublayer):
     """A mixer that keeps a state: a linear, a short convolution (not in lightning attention), a recurrence with the
-    gates around it, a linear."""
+    gates around it, a linear. inside: paths of `kept_bytes` that lie between the two linears in the part "mixing"."""
 
     in_proj: Linear
     conv1d: ShortConvolution

@@ -1,4 +1,5 @@
-"""The router of a mixture of experts: a linear h -> E whose scores choose each token's experts, unless a table does."""
+"""The router of a mixture of experts: a linear h -> E whose scores choose each token's experts, unless a table of
+tokens or the batch says them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ _SIZE_OF: dict[str | None, int] = {"float32": FLOAT32, "float64": 8}
 
 
 class CountedLoad(NamedTuple):
-    """The counts of tokens of each expert, or of each group of experts, that a balancing loss sums over ranks."""
+    """The counts of tokens of each expert, or of each group of experts, that a balancing loss sums over ranks. over:
+    kind of the ranks' group; ranks: their number; counts: the number of experts, or groups; by_sequence: whether each
+    sequence of a micro-batch has counts of its own."""
 
     over: str
     """Kind of the group of ranks."""
@@ -55,8 +58,11 @@ def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
 
 @dataclass(frozen=True)
 class Router(Block):
-    """The router: x W^T + b with W [E, h] and b [E], if any, between two tensor-parallel regions; then the choice of k
-    of E experts, those that do nothing included."""
+    """The router: x W^T + b with W [E, h] and b [E], if any, of the tokens that a rank has between two tensor-parallel
+    regions; then the choice of k of E experts, those that do nothing included. std: standard deviation of the first
+    weights; expert_bias: whether a bias without a gradient is added to scores for the choice alone; computes_in: type
+    to which the input is converted, or None; hashed_tokens: number of ids in a table that gives each token's experts,
+    or None; replays: whether a batch may say them."""
 
     hidden_size: int
     experts: int
@@ -111,9 +117,9 @@ class Router(Block):
         }
 
     def untrained(self) -> dict[str, ParameterSpec]:
-        """Name -> tensor that has no gradient and is kept with the parameters: "expert_bias" [E] and "tid2eid", the
-        table of tokens [v, k], whose first values are placeholders for those of a checkpoint; each float32, and only if
-        the router has it."""
+        """Name -> tensor that has no gradient and is kept with the parameters: "expert_bias" [experts], and "tid2eid"
+        [hashed_tokens, topk], the table of each token's experts, whose first values are placeholders for those of a
+        checkpoint; each float32, and only if the router has it."""
         bias = ParameterSpec(ShardSpec(shape=(self.experts,)), Constant(0.0), "float32")
         found = {"expert_bias": bias} if self.expert_bias else {}
         if self.hashed_tokens is None:
@@ -129,7 +135,7 @@ class Router(Block):
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Messages of the balancing losses' counts. They are marked as the backward's, since recomputation does not
-        repeat them: they are sent in the second run alone where the layer runs again."""
+        repeat them: where the layer runs again, they are sent in the second run alone."""
         for load in self.loads:
             counts = load.counts * (micro_batch.batch if load.by_sequence else 1)
             yield from message(load.over, "all_reduce", counts * INT32, load.ranks, backward=True)

@@ -53,8 +53,8 @@ class ShortcutLayer(AnyLayer):
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 
     def parts(self) -> LayerParts:
-        """The parts that may be recomputed, of both halves and of the experts; without those of the first half that
-        make, or begin with, the input that its dense block and the router share."""
+        """The parts that may be recomputed, of both halves and of the experts; without those of the first half whose
+        output or input is the hidden states that its dense block and the router share."""
         halves = {name: getattr(self, name).parts() for name in ("first", "second")}
         parts = [_of_half(name, part) for name, half in halves.items() for part in half.parts]
         parts = [part for part in parts if _READ_TWICE not in (*part.holders, *part.feeds)]

@@ -56,8 +56,8 @@ class AttentionBesideStateSpace(Attention):
         yield elementwise((3 + weighed) * result, (2 + weighed) * result).within("sum")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Path -> bytes that its parts keep for the backward; the one input of both first linears is kept by the first
-        that needs it."""
+        """Path -> bytes that its parts keep for the backward. Attention's and the state space's first linear have one
+        input, which counts once, at the first of them that needs it."""
         kept = super().kept_bytes(micro_batch)
         first, second = self.first_linears
         return {**kept, second: 0} if kept[first] else kept

@@ -22,8 +22,8 @@ LOSS_BLOCK = 256
 
 
 def loss_blocks(layout: ContextLayout, positions: Ranges) -> list[Run]:
-    """A rank's query positions in blocks of at most LOSS_BLOCK neighbours. In a ring a block has at most half of the
-    rank's positions, so that a rank whose positions are one run has two blocks at least, like one with two runs."""
+    """A rank's query positions in blocks of at most LOSS_BLOCK (256) neighbours. In a ring a block has at most half of
+    the rank's positions, so that each rank has at least two blocks."""
     length = sum(map(len, positions))
     return runs(positions, min(LOSS_BLOCK, length // 2 if layout.ring > 1 else length))
 
@@ -113,8 +113,9 @@ def _norm_of_keys(config: ModelConfig, size: int) -> Norm:
 
 @dataclass(frozen=True)
 class SparseAttention(CoreAttention):
-    """Core attention of each query with the keys that an indexer chooses, at most topk: its own indexer, or that of an
-    earlier layer (IndexShare, arXiv 2603.12201)."""
+    """Core attention of each query with the keys that an indexer chooses, at most topk: the layer's own indexer, or
+    (`indexer` None) that of an earlier layer (IndexShare, arXiv 2603.12201). chosen_by: global number, from 0, of the
+    layer whose indexer chooses; serves_others: whether later layers use its choice, too."""
 
     indexer: Indexer | None = field(kw_only=True)
     topk: int = field(kw_only=True)
@@ -138,7 +139,7 @@ class SparseAttention(CoreAttention):
         )
 
     def keys_of_query(self, seq_length: int) -> int:
-        """The largest number of keys that a query attends to."""
+        """The largest number of keys that a query of a sequence of `seq_length` tokens attends to."""
         return min(self.topk, seq_length)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
@@ -147,11 +148,11 @@ class SparseAttention(CoreAttention):
         return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages of attention and, if it has an indexer of its own, of that and of Ulysses' exchange of its choices.
-        With the indexer's loss also two kinds that count as backward's, because a recomputed part's first run does not
-        send them: the gather of attention's keys over the sequence, and for each block of queries (`loss_blocks`) the
-        sum of probabilities over tensor-parallel ranks, whose bytes are the mean over context-parallel ranks; where
-        these have unequal numbers of blocks, as many messages as the rank with most sends."""
+        """Messages of attention and, if it has an indexer of its own, of that and of Ulysses' exchange of its choices,
+        unless it chooses all keys. With the indexer's loss also two kinds that count as the backward's: the gather of
+        attention's keys over the sequence, and for each block of queries (`loss_blocks`) the sum of probabilities over
+        tensor-parallel ranks, whose bytes are the mean over context-parallel ranks; where these have unequal numbers of
+        blocks, as many messages as the rank with most sends."""
         yield from super().messages(micro_batch)
         if self.indexer is None:
             return

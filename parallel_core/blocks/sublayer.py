@@ -9,7 +9,8 @@ from parallel_core.recompute.parts import Part
 
 class Sublayer(Block):
     """A mixer of positions, or a feed-forward block: from hidden states, as a norm gives them if there is one, to those
-    that are added to the residual stream."""
+    that are added to the residual stream. called: the name by which users ask for its parts (None: that of its field in
+    the layer); collectives: its linears whose tensor-parallel collectives need not run again."""
 
     called: ClassVar[str | None] = None
     """The name by which users ask for its parts; None: the name of its field in the layer."""
@@ -18,7 +19,7 @@ class Sublayer(Block):
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether it reads the ids of its tokens."""
+        """Whether it is given the ids of the tokens, which recorded choices of experts may come with."""
         return False
 
     @property

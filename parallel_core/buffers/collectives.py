@@ -17,7 +17,8 @@ from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordi
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective over a span of a buffer, in place."""
+    """A collective over a span of a buffer, in place. buffer: its index in the list of plans; over: kind of the group
+    of ranks."""
 
     buffer: int
     """Index of the buffer in the list of plans."""
@@ -82,8 +83,9 @@ def plan_reductions(
 
 
 def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False) -> list[Collective]:
-    """The all-gathers that make parameters whole after an update of the owned elements, a bucket each; none unless
-    `sharded`, nor over a group of one rank. plans: of all buffers of the rank at `coordinates`."""
+    """The all-gathers that make parameters whole after an update of the owned elements, one for each bucket; none
+    unless `sharded` (the distributed optimizer), nor over a group of one rank. plans: of all buffers of the rank at
+    `coordinates`."""
     gathers = [
         Collective(i, bucket, SHARDS_OF_STATES[plan.replicas], "all_gather")
         for i, plan in enumerate(plans)

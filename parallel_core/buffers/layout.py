@@ -52,7 +52,8 @@ def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator
 
 @dataclass(frozen=True)
 class Entry:
-    """The place in a buffer of the part of a parameter that the rank holds. start: its first element."""
+    """The elements of a buffer, from number `start` on, that are the part of a parameter that the rank holds. index:
+    of the parameter in the list that `plan_buffers` was given; place: of that part in the global array."""
 
     index: int
     """Index of the parameter in the list that `plan_buffers` was given."""
@@ -89,8 +90,9 @@ class Segment(Generic[Treated]):
 
 @dataclass(frozen=True)
 class BucketRule:
-    """The rule that deals parameters into buckets, each of which is reduced on its own. Alignments are in elements: of
-    the offset of a parameter in its bucket, and of the size of a bucket."""
+    """The rule that deals parameters into buckets, each of which is reduced on its own. size: elements of its
+    parameters from which on a bucket gets no further one (None: no limit). Alignments are in elements: of the offset of
+    a parameter in its bucket, and of the size of a bucket. isolates_shared: a tied parameter gets its own bucket."""
 
     size: int | None = None
     """Elements of its parameters from which on a bucket gets no further one (they are dealt from the model's last one
@@ -114,7 +116,8 @@ class BucketRule:
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """The layout of one buffer of parameters and of the buffer of their gradients, whose offsets are the same."""
+    """The layout of one buffer of parameters and of the buffer of their gradients, whose offsets are the same.
+    replicas: kind of the group over which the gradients are summed, as "dp-cp"."""
 
     parameter_type: str
     gradient_type: str

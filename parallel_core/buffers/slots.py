@@ -3,8 +3,9 @@
 A bucket is the parameters that a buffer has of one cell: the embedding's, a layer's, the final norm's, the head's.
 Apart from slots the rank keeps only its own part of a bucket: with stage 2 of its gradients, with stage 3 of its
 parameters, too. While its cell is at work a bucket lies whole in a slot, always the same one, so that every parameter
-and every gradient is a fixed view. Neighbours have different slots: one can be at work while the other's gradients
-leave, or its parameters arrive. Parameters that are not gathered again for the backward have a slot for each cell.
+and every gradient is a fixed view. Neighbours have different slots: one can be at work while gradients of the
+other leave, or parameters of the other arrive. Parameters that are not gathered again for the backward have a slot for
+each cell.
 
 A parameter that belongs to no cell, and a tied one, which two cells use, stay whole in the buffer, as with stage 1.
 """
@@ -25,7 +26,8 @@ ALTERNATING = 2
 @dataclass(frozen=True)
 class SlotPlan:
     """The slots (pieces of memory, each for one bucket at a time) of a buffer's transient buckets: those that are whole
-    only part of the time, as while their cell, such as a layer, computes."""
+    only part of the time, as while their cell, such as a layer, computes. cells, slots, starts: bucket -> its cell, the
+    number of its slot, the first element of that slot; size: the elements of all slots."""
 
     cells: dict[Span, Cell] = field(default_factory=dict)
     """Bucket -> its cell. A bucket that is not here stays whole all the time."""
@@ -61,7 +63,7 @@ def _transient_buckets(plan: BufferPlan, keys: Sequence[Cell | None]) -> Iterato
 def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int, takes_turns: bool = True) -> SlotPlan:
     """The slots for a buffer whose buckets have parameters of one cell, or of no cell, each. keys: the cell of each
     planned parameter, None without one. cells: their number on the rank. takes_turns: at most three slots that cells
-    share (`slot_of`), else one slot for each cell."""
+    share (`slot_of`), else one slot for each cell. Buckets of no cell, or with a tied parameter, have no slot."""
     cell_of = dict(_transient_buckets(plan, keys))
     slots = {bucket: slot_of(cell, cells) if takes_turns else cell for bucket, cell in cell_of.items()}
     sizes = [
@@ -73,7 +75,8 @@ def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int, takes_
 
 @dataclass(frozen=True)
 class Residence:
-    """The part of one buffer that a rank keeps all the time, and the slots for the rest while it is needed."""
+    """The spans of one buffer that a rank updates (owned) and those that it keeps all the time (parameters, gradients),
+    and the slots for the rest while it is needed."""
 
     owned: tuple[Span, ...]
     """The spans that the rank updates, and of which it has the optimizer's state."""

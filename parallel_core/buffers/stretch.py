@@ -78,7 +78,7 @@ class Stretch:
 
     def to_array(self, values: Array) -> Array:
         """The values of the stretch, a vector, as the array that `place` describes; zero where that has other elements.
-        A view of the values where the stretch is whole rows, else a copy."""
+        A view of the values where the stretch is whole rows (indices of the first axis), else a copy."""
         if self._is_whole_rows:
             return values.reshape(self.place.shape)
         rows, inside = self._empty_rows(values.dtype)
@@ -87,7 +87,7 @@ class Stretch:
 
     def to_vector(self, array: Array) -> Array:
         """The values of the stretch, a vector, from the array that `place` describes. Where the stretch is whole rows
-        and the array contiguous, a view of it."""
+        (indices of the first axis) and the array C-contiguous, a view of it."""
         if self._is_whole_rows:
             return array.reshape(-1)
         rows, inside = self._empty_rows(array.dtype)

@@ -2,8 +2,8 @@
 
 A checkpoint is written into a hidden directory of the same file system and renamed when every byte is on the disk; then
 `latest_checkpointed_iteration.txt` is replaced. A process that dies while it writes leaves the earlier checkpoint the
-latest; the next save removes hidden directories that are left, or moves an earlier checkpoint that lies in one back to
-its place.
+latest; the next save removes hidden directories that are left, or gives one that is an earlier checkpoint its own name
+back.
 
 A run deletes and replaces checkpoints that it has written itself, by the id in the manifest; one of another run that is
 in the way is moved.
@@ -98,8 +98,8 @@ def _sync_all(directory: Path) -> None:
 
 def publish(root: Path, iteration: int) -> Path:
     """Rename the hidden directory of an iteration to the checkpoint's, in place of an earlier one of this iteration,
-    and name it the latest; its path. After a failure it can be called again. Raises OSError, also if neither is
-    there."""
+    and name it the latest; its path. After a failure it can be called again. Raises OSError, also if there is
+    neither the hidden directory nor the checkpoint."""
     final = root / checkpoint_name(iteration)
     partial, aside = partial_directory(root, iteration), _hidden(final, "replaced")
     if partial.exists():
@@ -122,7 +122,8 @@ def publish(root: Path, iteration: int) -> Path:
 
 def withdraw(root: Path, iteration: int) -> None:
     """Remove what `begin`, and maybe a `publish` that failed, left of an iteration, and put an earlier checkpoint of it
-    back; nothing is removed if the tracker file names it by now."""
+    back. If `publish` has renamed the hidden directory and the tracker file names the iteration, the new checkpoint
+    stays."""
     named = None
     with suppress(OSError, ValueError):
         named = int(read_plain(root / TRACKER))
@@ -239,9 +240,9 @@ def another(directory: Path) -> str:
 
 def overlooked(root: Path) -> str | None:
     """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or names one that was
-    published before the last of those that look whole (a save died before it was named, or the name was changed since).
-    None otherwise, also where the file is damaged or names a damaged later checkpoint or one that is not there, which
-    `load_checkpoint` reports, where no checkpoint looks whole, or where `root` is a checkpoint itself."""
+    published before the last of those that look whole. None otherwise, as where that file is damaged, names one that is
+    not there or a damaged one that was published later, where no checkpoint looks whole, or where `root` is a
+    checkpoint itself."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
         return None
@@ -258,7 +259,8 @@ def overlooked(root: Path) -> str | None:
 
 def cannot_write(root: Path, needed: int, error: OSError) -> str:
     """A sentence for a user whose checkpoint, of which this rank writes `needed` bytes, could not be written into
-    `root`: the error, those bytes and the free ones in MiB, the newest whole checkpoint, and the ways out."""
+    `root`: the error, those bytes and the free ones in MiB, the newest checkpoint there that looks whole, and
+    the ways out."""
     sizes = f"this rank writes {needed / 2**20:,.3f} MiB"
     with suppress(OSError):
         sizes += f", {shutil.disk_usage(root).free / 2**20:,.3f} MiB are free"
@@ -281,11 +283,11 @@ def has_checkpoint(root: Path) -> bool:
 
 
 def find(root: Path, step: int | None = None) -> Path:
-    """The checkpoint that `--load root` means: root itself if it is one, else that of --ckpt-step `step`; without a
-    step the one that the tracker file names, or without that file the last published one that looks whole.
+    """The checkpoint's directory that `--load root` means: root itself if it is one, else that of --ckpt-step `step`;
+    without a step the one that the tracker file names, or without that file the last published one that looks whole.
 
-    Raises ValueError if there is none, if the file that names the latest cannot be read, or if root itself is one of
-    another step or, with a step, has a manifest that cannot be read.
+    Raises ValueError if there is no such directory (of a step: none with a manifest), if the tracker file cannot be
+    read, or if root itself is one of another step or, with a step, has a manifest that cannot be read.
     """
     if (root / MANIFEST).exists():
         return _of_itself(root, step)

@@ -19,8 +19,8 @@ _PAST_THE_CACHE = getattr(os, "O_DIRECT", 0)
 class DirectFile:
     """An open, unbuffered file to which bytes of any number are appended, past the page cache.
 
-    They go through one block of memory that begins at a page, as the system wants it. Where a file system cannot do
-    without its cache, and for the last bytes, which fill no block, the cache is used.
+    They go through one block of memory that begins at a page, as the system wants it. Where the system or the file
+    system cannot write past the cache, and for the last bytes, which fill no block, the cache is used.
     """
 
     def __init__(self, file: BinaryIO) -> None:

@@ -59,8 +59,8 @@ def _bytes(tensors: Mapping[str, LazyTensor]) -> int:
 
 
 def problems(folder: Path, model: Model) -> list[str]:
-    """Sentences about damaged bytes (by checksums of ours and of torch.save) and about tensors that cannot be read;
-    every tensor is read."""
+    """Sentences about damaged files, by checksums of ours and of torch.save (`damages`), and about tensors that cannot
+    be read: each of the model's is tried."""
     found = list(damages(folder))
     for name, tensor in model.all_tensors():
         try:

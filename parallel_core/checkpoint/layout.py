@@ -38,8 +38,9 @@ def _inside(box: Box, starts: list[int], stops: list[int]) -> tuple[slice, ...]:
 
 
 def cover_problem(shape: tuple[int, ...], boxes: Sequence[Box]) -> str | None:
-    """A clause saying why `boxes` do not lie in an array of `shape` and cover it exactly once, or that one is at a
-    negative place (`at`) of its shard; None if neither is so."""
+    """A clause saying that one of `boxes` does not lie in an array of `shape` or is at a negative place (`at`) of its
+    shard, or that they have more or fewer elements than the array or two overlap; None if they cover it exactly
+    once."""
     for box in boxes:
         lengths = {len(box.start), len(box.shape), len(box.at), len(shape)}
         inside = len(lengths) == 1 and all(

@@ -109,7 +109,8 @@ def of_array(array: Array, dtype: str | None = None) -> LazyTensor:
 
 @dataclass(frozen=True)
 class InFile(LazyTensor):
-    """A tensor whose bytes lie in a file in row order; a part of it reads only the rows that it meets."""
+    """A tensor whose bytes lie in the file `path` from byte `offset` on, in row order; a part of it reads only the rows
+    that it meets."""
 
     path: Path
     offset: int
@@ -160,8 +161,8 @@ _BLOCK = 1 << 24
 
 
 def equal_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays of the same shape and type have the same bits; compared in blocks, since a comparison makes a
-    byte of each byte."""
+    """Whether two arrays of the same shape and type have the same bits; they are compared in blocks, for a comparison
+    takes memory."""
     left, right = bytes_of(one), bytes_of(other)
     starts = range(0, len(left), _BLOCK)
     return all(np.array_equal(left[start : start + _BLOCK], right[start : start + _BLOCK]) for start in starts)
@@ -174,7 +175,8 @@ def bytes_of(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class Assembled(LazyTensor):
-    """A tensor made of pieces; a part of it reads only the pieces that it meets."""
+    """A tensor made of pieces: boxes of it, each with the tensor that holds it. A part of it reads only the pieces that
+    it meets."""
 
     pieces: tuple[tuple[Box, LazyTensor], ...] = ()
     """(box of the whole, the tensor in which it lies at the box's `at`)."""
@@ -212,7 +214,7 @@ def to_bfloat16(values: Array) -> Array:
 
 
 def from_bfloat16(bits: Array) -> Array:
-    """The float32 values of bfloat16 bits (uint16), which are the upper half of theirs."""
+    """The float32 values of bfloat16 numbers, given as their bits (uint16)."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 

@@ -27,14 +27,15 @@ _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
 class InUse(OSError):
-    """The error that another job writes into the folder."""
+    """The error that another process writes into a folder of checkpoints."""
 
 
 @dataclass(frozen=True)
 class Holder:
     """A process that writes into a folder, as its lock file describes it. job: its id in a scheduler or, without
-    one, its parent process, in words; machine: the id of its machine and process namespace; since: local time; token:
-    random, of this holder alone."""
+    one, its parent process, in words; machine: the id of its machine and process namespace; start: when the process
+    began, in the kernel's ticks (None: not known); since: when this description was made, local time; token: random,
+    of this holder alone."""
 
     job: str
     host: str
@@ -85,8 +86,8 @@ _UNKNOWN = Holder("a job that has not said which", "an unknown host", 0, "", Non
 
 
 def read(root: Path) -> Holder | None:
-    """The holder that the lock file of `root` names; None without that file, and an unknown one if it cannot be
-    read."""
+    """The holder that the lock file of `root` names; None without that file, and a `Holder` of an unknown job if it
+    cannot be read."""
     for _ in range(2):
         try:
             found = json.loads((root / LOCK).read_bytes())
@@ -99,8 +100,8 @@ def read(root: Path) -> Holder | None:
 
 
 def holder(root: Path) -> Holder | None:
-    """The process on this machine, which can be this one, that holds the folder's lock now; None also for a holder
-    elsewhere, which cannot be judged at once."""
+    """The running process, which can be this one, that holds the folder's lock; None if none is found, and for a
+    holder on another machine or in another process namespace, which cannot be judged at once."""
     found = read(root)
     return found if found is not None and found.runs_here else None
 

@@ -55,7 +55,8 @@ class OptimizerRecord:
 
 @dataclass(kw_only=True)
 class Run:
-    """The point that a run had reached, its configuration, and its state that is no tensor."""
+    """The point that a run had reached, its parallel sizes (`topology`), its configuration, and states that are no
+    tensors: of schedule, optimizer, random streams, loss scaler and, in `state`, of callbacks."""
 
     iteration: int
     consumed_samples: int
@@ -138,11 +139,11 @@ class Manifest(Run):
 
     def check(self, directory: Path) -> None:
         """Raise ValueError if the manifest, which can come from anybody, has one of these faults: iteration, samples
-        or steps are no counts, another part of the run is of a wrong type (values in tables mostly go unchecked), the
-        iteration is not that of the folder's name (iter_ and at least seven digits), a file is a link or might lie
-        outside of the directory, a checksum is no integer (a file may have none at all), or a tensor is of an unknown
-        type or impossible shape, larger than all files, in a file that is not listed, or not covered exactly once by
-        its shards. Some fields of a wrong type raise TypeError instead."""
+        or steps are no counts, another part of the run is of a wrong type (values in tables mostly go unchecked), a
+        folder called iter_ and at least seven digits has another number than the iteration, a file is a link or might
+        lie outside of the directory, a checksum is no integer (a file may have none at all), or a tensor is of an
+        unknown type or impossible shape, larger than all files, in a file that is not listed, or not covered exactly
+        once by its shards. Some fields of a wrong type raise TypeError instead."""
         _check_run(self)
         named = re.fullmatch(r"iter_(\d{7,})", directory.name)
         if named and int(named[1]) != self.iteration:
@@ -168,7 +169,7 @@ _DIGEST = "digest"
 
 def as_json(record: Any) -> str:
     """The JSON, in one line, of a dataclass or a table of them, with dataclasses inside as tables of their fields.
-    Raises TypeError for other values that JSON does not have."""
+    Raises TypeError for other values that Python's `json` does not write."""
     return json.dumps(record, default=lambda one: {each.name: getattr(one, each.name) for each in fields(one)})
 
 

@@ -49,8 +49,8 @@ def _blocks(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, Any]]:
 
 class MindSporeFile(TensorFile):
     """A MindSpore file to read from; only tensors that are asked for are read. Raises ValueError naming the file if it
-    is missing, isn't one, ends within an entry, or has a name twice or a type that is none of DTYPES; methods raise it
-    for a tensor whose values are too few or too many for its shape."""
+    is missing, isn't one, ends within an entry, has a type that is none of DTYPES, or a name again in an entry that
+    does not continue the tensor; methods raise it for a tensor whose values are too few or too many for its shape."""
 
     kind = "MindSpore"
 

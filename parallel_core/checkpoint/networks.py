@@ -63,14 +63,14 @@ def meant(path: str, config: AllConfig) -> Any:
 
 
 def layers_with_experts(frequency: int | list[int], layers: int) -> list[int]:
-    """For each layer 1 if --moe-layer-freq, a number, gives it experts, else 0; of a list a copy, whatever its
-    length."""
+    """For each layer 1 if it has experts by --moe-layer-freq, else 0. A number n gives them to every n-th layer, from
+    layer 0 on; of a list this is a copy, whatever its length."""
     return [int(layer % frequency == 0) for layer in range(layers)] if isinstance(frequency, int) else list(frequency)
 
 
 def layers_with_window(size: int | None, skip_freq: int | list[int] | None, layers: int) -> list[int]:
     """For each layer 1 if --window-size and --window-attn-skip-freq give it the window, else 0. Layers that a list
-    lacks are as its last; without `skip_freq` all have it, if there is one."""
+    lacks are as its last; without `skip_freq` all have it, if `size` gives one."""
     window = SlidingWindowConfig(size=size, skip_freq=skip_freq)
     return [int(size is not None and window.is_in(layer)) for layer in range(layers)]
 

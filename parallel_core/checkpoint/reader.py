@@ -73,8 +73,8 @@ class CheckpointReader:
 
     def shape_problem(self, name: str, spec: ShardSpec) -> str | None:
         """A sentence saying that the tensor `name` is missing from the manifest, does not fit `spec`, or is of no
-        floating-point type; None if it fits. No file is read. A vocabulary's table of as many ids fits if its padding
-        alone differs."""
+        floating-point type; None if it fits. No file is read. Another number of rows fits, too, if it and the
+        spec's are the padded sizes of the stored and the model's vocabulary, and both have the same number of ids."""
         tensor = self.manifest.tensors.get(name)
         if tensor is None:
             return f"{name}: the model has it, the checkpoint {self.directory} does not"

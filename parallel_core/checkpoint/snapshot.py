@@ -71,7 +71,8 @@ class Snapshot:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all copies are made, and a call of `copy` has found none left to begin."""
+        """Whether a call of `copy` has found no copy left to begin, and none is under way: all are made then, unless a
+        call raised an error."""
         return self._is_through and not self._under_way
 
     def copy(self) -> None:

@@ -32,7 +32,8 @@ _MOST_HEADER = 1 << 30
 
 @dataclass(frozen=True)
 class FileRecord:
-    """Size and checksums of a file as it was written."""
+    """Size (in bytes) and checksums (CRC-32) of a file as it was written. The checksums are by name of a tensor, that
+    of the header under ""."""
 
     size: int
     """Size of the file in bytes."""

@@ -54,8 +54,8 @@ def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
 
 
 def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
-    """Name of a rank's safetensors file: "mp_rank_", the tensor-parallel rank in two digits, the pipeline stage in
-    three and, unless it is 0, `replica` in three, the rank's number in its dp-cp group."""
+    """Name of a rank's safetensors file: "mp_rank_", the tensor-parallel rank in at least two digits, the pipeline
+    stage in at least three and, unless it is 0, `replica`, the rank's number in its dp-cp group, in as many."""
     return f"mp_rank_{tensor_rank:02d}_{stage:03d}{f'_{replica:03d}' if replica else ''}.safetensors"
 
 

@@ -67,10 +67,10 @@ def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
 
 
 def bisected(one: Path, other: Path, exact: bool) -> tuple[list[str], bool]:
-    """(lines to print about the first checkpoint in which the weights of two runs' folders differ, whether the last
-    one's do); all later ones are taken to differ, too. Checkpoints that are not whole are left out. exact: as for
-    `first_weight`. Raises ValueError where no step's checkpoint is in both folders, ValueError or OSError for a folder
-    or file that cannot be read."""
+    """Find, by bisection, the first step whose checkpoints in two runs' folders have different weights: (lines to print
+    about it, whether the weights of the last step differ). All steps after a different one are taken to differ, too;
+    steps without a whole checkpoint in both folders are left out. exact: as for `first_weight`. Raises ValueError if no
+    step is left, ValueError or OSError for a folder or file that cannot be read."""
     steps = sorted({*commit.steps(one)} & {*commit.steps(other)})
     if not steps:
         raise ValueError(f"{one}, {other}: have no checkpoint of the same step; save both with one --save-interval")

@@ -54,8 +54,8 @@ class Difference(NamedTuple):
 
 
 def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
-    """The relative distance of a kind of figure, a key of `ROUNDINGS`, that rounding explains: in the coarser of two
-    runs' types (`dtypes`), for weights in float32 whatever the types; 0 with `exact`."""
+    """The largest relative distance of a kind of figure, a key of `ROUNDINGS`, that rounding explains: in the coarser
+    of two runs' types (`dtypes`), for weights in float32 whatever the types; 0 with `exact`."""
     if exact:
         return 0.0
     of_types = ("float32",) if kind == "weight" else dtypes
@@ -64,8 +64,9 @@ def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
 
 
 def differences(step: int, one: Step, other: Step, exact: bool = False) -> Iterator[Difference]:
-    """The differences of two runs' records of a step, only the first of each kind, in the order of the computation;
-    what only one of them has is not compared. With `exact` any difference of what is recorded counts, without it one
+    """The differences of two runs' records of a step, only the first of each kind. In this order they are sought in the
+    weights before the update, tokens, activations, loss, gradients, gradient norm, the figures of `EXACT`, and the kept
+    entries of updates, as far as both records have them. With `exact` any difference of these counts, without it one
     that rounding does not explain; the figures of `EXACT` may always be 1e-12 of their size apart."""
     types = [one.dtype, other.dtype]
     kinds = (
@@ -87,9 +88,9 @@ def _updates(step: Step) -> dict[str, Sample]:
 
 
 def distance(one: Array, other: Array, least: float = 0.0) -> float:
-    """norm(one - other) / max(norm(other), least), norms over all entries, the latter in the type of `other`. Infinite
-    for different shapes, for arrays with infinities or NaNs that are not equal throughout, and where that divides by 0,
-    unless the arrays are equal."""
+    """norm(one - other) / max(norm(other), least), norms over all entries, computed in float64; 0 for equal arrays, in
+    which NaN equals NaN. Infinite for different shapes, and for unequal arrays if they have infinities or NaNs or the
+    divisor is 0."""
     if one.shape != other.shape:
         return math.inf
     apart = one.astype(np.float64) - other

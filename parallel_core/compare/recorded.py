@@ -80,9 +80,9 @@ def of_parameters(kind: str, wholes: Mapping[str, Array]) -> dict[str, Array]:
 def write_step(
     folder: Path, step: int, rank: int, arrays: Mapping[str, Array], figures: Mapping[str, Any] | None, dtype: str
 ) -> None:
-    """Write a rank's file of a step's record below `folder`, and step.json if `figures` are given, which one rank does.
-    arrays: by their keys in the file (`key`). dtype: the type in which layers compute. Raises OSError if a file cannot
-    be written."""
+    """Write a rank's file of a step's record below `folder` and, if `figures` are given, step.json with them and
+    `dtype`, the type in which layers compute. arrays: by their keys in the file (`key`). Raises OSError if a file
+    cannot be written."""
     place = step_folder(folder, step)
     place.mkdir(parents=True, exist_ok=True)
     with replacing(place / f"rank_{rank}.npz") as file:

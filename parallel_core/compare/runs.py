@@ -22,9 +22,9 @@ _OWN = ("training_config.output_dir",)
 
 
 class ComparedRun:
-    """A run to compare, read from `folder`: an output folder, or a case recorded of Megatron (with curve.json). It has
-    steps by number from 1, and as tables of path -> text its `settings` (the configuration) and `environment`, empty
-    where the folder does not have them. Raises OSError or ValueError for a file that cannot be read."""
+    """A run to compare, read from `folder`: an output folder, or a case recorded of Megatron (with curve.json). Its
+    steps are counted from 1. `settings` (the configuration) and `environment` are tables of path -> text, empty where
+    the folder does not have them. Raises OSError or ValueError for a file that cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,9 +58,9 @@ class ComparedRun:
         return "bfloat16" if named[0] == "true" else "float16" if named[1] == "true" else "float32"
 
     def step(self, step: int) -> Step:
-        """The figures of step `step`, with activations, gradients and weights where they are recorded; with
+        """The figures of step `step`, with tokens, activations, gradients and weights where they are recorded; with
         `previous` only if the record has no weights from before the step, and the record that was read last is that of
-        step - 1. Raises ValueError as `read_record`, for a case as `numpy.load`."""
+        step - 1. Raises ValueError if the step's record cannot be read or is not whole (`read_record`)."""
         if step not in self._recorded:
             return self.figures(step)
         found = self._case_step(step) if self._is_case else read_record(self._recorded[step], step)
@@ -141,7 +141,8 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apart(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """ "path: one | other" for each path, but for that of --save, that both tables have with different values."""
+    """Lines "path: one | other", one for each path whose values in the two tables differ, without paths that only one
+    table has and without that of --save."""
     both = [path for path in one if path in other and path not in _OWN]
     return [f"{path}: {one[path]} | {other[path]}" for path in both if one[path] != other[path]]
 

@@ -30,7 +30,8 @@ def of_activation(values: Array, positions: Array, seq_length: int) -> tuple[Arr
 
 
 class Sample(NamedTuple):
-    """The kept part of a parameter, its gradient, or an update."""
+    """The kept entries of a parameter, its gradient or an update, with the norm and the checksum of the whole array; an
+    update has the norm of these entries, and no checksum."""
 
     values: Array
     """Float32 vector of entries at even distances."""
@@ -41,12 +42,12 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, whole: Array) -> "Sample":
-        """The sample of a whole array: norm and digest, and entries at even distances."""
+        """The sample of a whole array: its norm and digest (crc32), and entries at even distances."""
         flat = np.ascontiguousarray(whole, np.float32).reshape(-1)
         norm = float(np.linalg.norm(flat.astype(np.float64)))
         return cls(flat[:: spacing(flat.size, ENTRIES)], norm, crc32(flat.tobytes()) or 1)
 
     def minus(self, other: "Sample") -> "Sample":
-        """The difference of two samples; its norm is that of the kept entries, its digest not known."""
+        """The difference of two samples; its norm is that of the kept entries, its digest not known (0)."""
         values = self.values - other.values
         return Sample(values, float(np.linalg.norm(values.astype(np.float64))), 0)

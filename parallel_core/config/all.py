@@ -19,7 +19,7 @@ from parallel_core.schedules.generators import COMBINED, FOLDED, INTERLEAVED
 @dataclass(kw_only=True)
 class AllConfig(Sections):
     """The configuration of a run. Building it fills the options that follow from several sections and checks every
-    rule between sections; each section's own options and rules are checked when it is built.
+    rule between sections; each section's own options and rules are checked when that section is built.
 
     Raises `ConfigError` (a `ValueError`) with all findings, unless `gather_findings` takes them. Afterwards a section's
     `sibling` fields, such as `model_config.parallel_config`, hold the sections of those names.
@@ -113,8 +113,9 @@ class AllConfig(Sections):
 
     @property
     def overlaps_experts(self) -> bool:
-        """Whether flags ask that tokens travel to their experts while another micro-batch computes, and nothing stands
-        against it (`against_pairs`); only schedules of `PAIRED` do it."""
+        """Whether tokens may travel to their experts while another micro-batch computes: with experts, an
+        expert-parallel size above 1 and --overlap-moe-expert-parallel-comm, if no flag stands against it
+        (`against_pairs`). The schedule, which must be one of `PAIRED` for that, is not regarded."""
         moe, size = self.moe_config, self.parallel_config.expert_model_parallel_size
         travel = moe.num_experts is not None and size > 1
         return moe.overlap_moe_expert_parallel_comm and travel and not self.against_pairs
@@ -141,8 +142,9 @@ class AllConfig(Sections):
             self.training_config.training_iters = sizes.steps(samples) if sizes.is_sound else 1
 
     def train_for(self, iterations: int) -> None:
-        """Set the number of iterations, which epochs leave open until the data are there, also as the length of the
-        decay if that is not set yet, and check the rules between sections again.
+        """Set the number of iterations, which epochs leave open until the data are there, and, if it is None,
+        `lr_decay_iters`, the length of the learning rate's decay, to the same number; check the rules between sections
+        again.
 
         Raises `ConfigError` if other options do not fit this number of iterations.
         """

@@ -137,7 +137,7 @@ def _options_of(cls: Any) -> tuple[Field[Any], ...]:
 
 def has_type(value: Any, hint: Any) -> bool:
     """Whether `value` may stand in a field with the annotation `hint`. An int may stand for a float, but a bool for no
-    number; of what is in a container only the entries of a list, and of a tuple of one type, are checked."""
+    number; of what is in a container only the entries of list[X] and tuple[X, ...] are checked."""
     if hint is Any:
         return True
     if get_origin(hint) in (types.UnionType, Union):
@@ -218,9 +218,10 @@ class Config:
         return self.breaks(name, f"does not go with {other}", fix)
 
     def to_dict(self) -> dict[str, Any]:
-        """Options by the names under which users know them: those of concerns, and those that siblings show, among the
-        section's own, sections inside as dictionaries. A value that is refused or not known yet is None. A section
-        whose siblings show options must be part of an `AllConfig`."""
+        """The section's options by the names under which users know them. Options of an inner config that is a
+        `concern`, such as precision's, stand among the section's own, as do those that another section lends it
+        (`sibling`); any other config inside is a dictionary of its own. A value that is refused or not known yet is
+        None. A section that is lent options must be part of an `AllConfig`."""
         plain: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -253,8 +254,8 @@ def _plain(value: Any) -> Any:
 
 
 def section(cls: type[Config]) -> Any:
-    """Make a config class with fields that are concerns or siblings: a dataclass that also has the concerns' options,
-    as attributes and arguments, and those that siblings show, as attributes.
+    """Turn a config class with `concern` or `sibling` fields into a dataclass that also has its concerns' options,
+    as attributes and arguments, and the options that its siblings lend it (`shows`), as attributes.
 
     The project's own code names the concern (`training_config.precision.bf16`), which is what type checkers see; users'
     scripts and files may leave it out (`training_config.bf16`).

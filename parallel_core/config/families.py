@@ -105,7 +105,8 @@ class ScalesConfig(Config):
     """Factor of the input of a gated activation's gate."""
 
     def of_scores(self, default: float) -> float:
-        """Factor of attention scores: `attention`, or `default` where that is None, times `key`."""
+        """Factor of attention scores: the product of `key` and `attention`, or of `key` and `default` where `attention`
+        is None."""
         return (self.attention or default) * self.key
 
 
@@ -122,8 +123,8 @@ class SlidingWindowConfig(Config):
     """Every so many-th layer, or the layers that a list by layer has as 0, see all earlier tokens; none: no layer."""
 
     def is_in(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has the window, if `size` gives one; layers that a list
-        lacks are as its last."""
+        """Whether the layer of this global number, from 0, has the window, if `size` gives one; layers beyond the end
+        of a list of --window-attn-skip-freq are as its last (IndexError for an empty list)."""
         if self.skip_freq is None:
             return True
         if isinstance(self.skip_freq, list):

@@ -85,9 +85,8 @@ class GradientConfig(Config):
         return BucketRule.sharded(replicas, size, *((MEM_ALIGN,) if self.enable_mem_align else ()))
 
     def overlaps_on(self, coordinates: Coordinates) -> bool:
-        """Whether --overlap-grad-reduce acts on the rank at these coordinates: with --delay-grad-reduce on the first
-        pipeline stage alone. ZeRO stages 2 and 3, which reduce gradients during the backward anyway, are not
-        regarded."""
+        """Whether --overlap-grad-reduce is given and acts on the rank at these coordinates: with --delay-grad-reduce on
+        the first pipeline stage alone. The stage of ZeRO is not regarded."""
         return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:

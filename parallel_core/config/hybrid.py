@@ -48,8 +48,8 @@ class HybridConfig(Config):
         return self.layer_pattern is not None
 
     def kind(self, layer: int) -> str | None:
-        """The letter of the layer of this global number, from 0; layers beyond the last have its letter. None: there is
-        no pattern. Raises IndexError for an empty pattern."""
+        """The pattern's letter for the layer of this global number, from 0; for layers beyond its end its last letter.
+        None: there is no pattern. Raises IndexError for an empty pattern."""
         pattern = self.layer_pattern
         return None if pattern is None else pattern[min(layer, len(pattern) - 1)]
 
@@ -61,7 +61,7 @@ class HybridConfig(Config):
 
 def spread(layers: int, attention: float, mlp: float) -> str:
     """A pattern of `layers` letters: state spaces, over which first attention and then feed-forward blocks are spread
-    evenly (Megatron's rule). attention, mlp: their shares of the layers, which rounding may miss."""
+    evenly (Megatron's rule). attention, mlp: their shares of the layers, 1 together at most; rounding may miss them."""
     pattern = [MAMBA] * layers
     count = round(layers * attention)
     _place(pattern, ATTENTION, (layers - count) / (count + 1))

@@ -324,14 +324,14 @@ class ModelConfig(Config):
     @property
     def rotary_factor(self) -> float:
         """The factor of the options that stretch rotary positions, also where `rope_scaling.type` does not stretch by
-        it: latent attention's own (--rotary-scaling-factor), else --rope-scaling-factor."""
+        it: with latent attention --rotary-scaling-factor, without it --rope-scaling-factor."""
         if self.multi_latent_attention.enabled:
             return self.multi_latent_attention.rotary_scaling_factor
         return self.rope_scaling.factor
 
     @property
     def residual_width(self) -> int:
-        """Width of a token's residual stream, or of all its streams together with --enable-mhc."""
+        """Width of a token's residual stream; with --enable-mhc, of all its streams together."""
         return self.hidden_size * (self.hyper_connections.streams if self.hyper_connections.enabled else 1)
 
     @property

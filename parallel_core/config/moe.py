@@ -222,8 +222,9 @@ class MoEConfig(Config):
         return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern == 0
 
     def kinds_of_layers(self, layers: int) -> set[bool]:
-        """The values that `has_experts` takes over `layers` layers, one at least: {True}, {False} or both. Of a list of
-        --moe-layer-freq every entry counts, whatever `layers` is; an empty list gives an empty set."""
+        """The values that `has_experts` takes over the first `layers` layers: {True}, {False} or both. layers: 1 at
+        least. With experts, every entry of a list of --moe-layer-freq counts, whatever `layers` is, and an empty list
+        gives an empty set."""
         if self.num_experts is None:
             return {False}
         pattern = self.moe_layer_freq

@@ -11,8 +11,9 @@ Blend = tuple[list[str], list[float] | None]
 
 
 def split_shares(text: str) -> list[float]:
-    """The shares in a text, 1 to 3 of them for train, valid and test: [90.0, 8.0, 2.0] from "90,8,2". Raises
-    ConfigError for any other text, and for shares that are all 0."""
+    """The shares in a text, 1 to 3 numbers for train, valid and test, apart by commas, semicolons, slashes, quotes or
+    blanks: [90.0, 8.0, 2.0] from "90,8,2". Raises ConfigError for any other text, as one with a sign or an exponent,
+    and for shares that are all 0."""
     numbers = re.findall(r"[.0-9]+", text)
     readable = re.fullmatch(r"[.0-9,;/\s'\"]*", text) and all(re.fullmatch(r"\d+\.?\d*|\.\d+", n) for n in numbers)
     shares = [float(number) for number in numbers] if readable else []

@@ -69,8 +69,8 @@ class ProfilerConfig(Config):
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether --profile-dynamic-profiler-config-path is given, so that with --profile a file there says, while
-        training runs, which iterations are profiled."""
+        """Whether --profile-dynamic-profiler-config-path is given: the directory of a file that tells MindSpore's
+        profiler, while training runs, which iterations to profile."""
         return self.profile_dynamic_profiler_config_path is not None
 
     def rules(self) -> Iterator[Finding]:

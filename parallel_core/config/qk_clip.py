@@ -7,8 +7,8 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class QKClipConfig(Config):
-    """Options that scale weights of queries and keys down after an update, head by head, where a step's largest score
-    was too large (MuonClip; Kimi K2, 2025, section 2.1), and of the log of that score."""
+    """Options of scaling weights of queries and keys down after an update, head by head, where a step's largest score
+    was too large (MuonClip; Kimi K2, 2025, section 2.1), and of logging the largest score."""
 
     enabled: bool = option("--qk-clip", False, of="run")
     """Scale weights of queries and keys down after an update, head by head, so that the step's largest scores would

@@ -96,8 +96,8 @@ class RecomputeConfig(Config):
 
 
 def asks_for_nothing(value: Any) -> bool:
-    """Whether a recompute setting that is given names no layer: it is False or 0, or a list or dictionary that is empty
-    or holds nothing else. False for None."""
+    """Whether a recompute setting that is given names no layer: it is False, 0, or a list, tuple or dictionary that is
+    empty or has no other values than these. False for None."""
     if isinstance(value, dict):
         return all(asks_for_nothing(part) for part in value.values())
     if isinstance(value, list | tuple):

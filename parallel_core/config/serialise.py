@@ -61,8 +61,8 @@ def leaves(
 
 def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Path -> value of the options that settings name, without those that are None and those that a section only shows
-    of another section; a list is made a tuple where the option is one. Raises ValueError for an option that this
-    version does not know and that is not None."""
+    of another section (such as parallel_config.recompute, of recompute_config); a list is made a tuple where the
+    option's type is one. Raises ValueError for an option that this version does not know and that is not None."""
     said = {name: value for name, value in leaves(settings, lambda name: name not in _PATHS) if value is not None}
     unknown = said.keys() - _PATHS.keys()
     if unknown:

@@ -17,8 +17,9 @@ def kept_bytes(plan: StagePlan) -> list[int]:
 
 
 def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
-    """The most bytes that a rank of the stage keeps at once under its schedule: every micro-batch in flight, what
-    recomputed parts keep until their backward is through, and hidden states on their way between stages.
+    """The most bytes that a rank of the stage keeps at once under its schedule, in a step of `enough_micro_batches`:
+    every micro-batch in flight, what recomputed parts keep until their backward is through, and hidden states on their
+    way between stages.
 
     Temporary memory of an operator is not counted. on_device: without what is offloaded to host memory.
     """
@@ -30,15 +31,16 @@ def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
 
 
 class Moment(NamedTuple):
-    """The bytes that a rank of a stage keeps while it runs one computation of the schedule (`action`): `kept`, those of
-    all micro-batches in flight and of hidden states on their way between stages, plus `again`: in a backward
-    the chunk's `in_backward` of `moments` less its `kept` there, often below 0; else 0."""
+    """The bytes that a rank of a stage keeps while it runs one computation of the schedule (`action`): the sum of
+    `kept`, those of all micro-batches in flight and of hidden states on their way between stages, and `again`: in a
+    backward the chunk's entry in the argument `in_backward` of `moments` less that in its argument `kept`, often below
+    0; in other computations 0."""
 
     action: Compute
     kept: int
     """Bytes of all micro-batches in flight, and of hidden states on their way between stages."""
     again: int
-    """In a backward, the chunk's `in_backward` of `moments` less its `kept` there; else 0."""
+    """In a backward, the chunk's entry in the argument `in_backward` of `moments` less that in `kept`; else 0."""
 
 
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
@@ -63,8 +65,8 @@ def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) ->
 
 
 def enough_micro_batches(config: AllConfig) -> int:
-    """The number of micro-batches, at most the step's, that show a schedule's warm-up, steady state and drain: more
-    repeat the steady state, and need no more memory. GPipe, which keeps all micro-batches, needs all."""
+    """The number of micro-batches, at most the step's, for which costs go through a schedule: as many as show its
+    warm-up, steady state and drain. For GPipe, which keeps all micro-batches, all of the step's."""
     parallel, micro_batches = config.parallel_config, config.dataset_config.micro_batch_num
     if parallel.schedule_name == "gpipe":
         return micro_batches

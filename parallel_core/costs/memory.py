@@ -84,9 +84,9 @@ def buffer_bytes(plan: StagePlan) -> BufferBytes:
 
 
 def update_bytes(plan: StagePlan) -> int:
-    """Bytes that each rank of a pipeline stage reads and writes between its last backward and the next step, messages
-    apart: it looks for gradients that are not finite in all it keeps; of its own spans it takes the gradients' norm,
-    reads gradients, writes parameters, and reads and writes the optimizer's states."""
+    """Bytes that the planned rank reads and writes between its last backward and the next step, messages apart: it
+    looks for gradients that are not finite in all that it keeps all the time; of the part that it updates it takes the
+    gradients' norm, reads gradients, writes parameters, and reads and writes the optimizer's states."""
     found = 0
     for buffer, kept in plan.residences:
         owned = sum(span.size for span in kept.owned)

@@ -14,12 +14,13 @@ from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordi
 
 
 class StageParameter(NamedTuple):
-    """A parameter of a stage, trained or frozen. shard: its global name (of an expert that on the first expert-parallel
-    rank) and shape, cuts and groups; spec: the block's description of it, with its type; chunk: the number, from 0, of
-    its chunk among the stage's."""
+    """A parameter of a stage, trained or frozen. shard: its global name (of an expert's parameter the name on the first
+    expert-parallel rank) and shape, cuts and groups; spec: the block's description of it, with its type; chunk: the
+    number, from 0, of its chunk among the stage's."""
 
     shard: ShardSpec
-    """Global name (of an expert that on the first expert-parallel rank), global shape, cuts and groups."""
+    """Global name (of an expert's parameter the name on the first expert-parallel rank), global shape, cuts and
+    groups."""
     spec: ParameterSpec
     chunk: int
     """Number of its chunk among the stage's, from 0."""
@@ -28,7 +29,7 @@ class StageParameter(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class StagePlan:
     """One rank of a pipeline stage as planned: its chunks, parameters and buffers. It is tensor-parallel rank 0 of
-    number `replica` among the replicas of the dense parameters."""
+    replica `replica`, counted from 0, of the dense parameters."""
 
     config: AllConfig
     stage: int
@@ -47,7 +48,8 @@ class StagePlan:
 
     @cached_property
     def named(self) -> list[StageParameter]:
-        """All parameters, chunk after chunk; a last stage's copy of a tied embedding included."""
+        """All parameters of the rank, trained and frozen, chunk after chunk; a last stage's copy of a tied embedding
+        included. Experts have the names of those of the first expert-parallel rank."""
         return [
             StageParameter(spec.shard.named(name), spec, number)
             for number, chunk in enumerate(self.chunks)
@@ -165,7 +167,7 @@ def training_flops(config: ModelConfig, samples: int) -> float:
 
 def flops_of(chunks: Iterable[Chunk], seq_length: int) -> float:
     """FLOPs of one sequence's forward and backward through `chunks`. The backward counts as twice the forward, and for
-    products with frozen weights as much as the forward. The number of a token's experts, without those that compute
-    nothing (--num-zero-experts), is rounded down."""
+    products with frozen weights as much as the forward. Tokens choose all experts equally often; choices of experts
+    that compute nothing (--num-zero-experts) do not count."""
     of_token = (3.0 * chunk.forward_flops(1, seq_length) - chunk.frozen_flops(1) for chunk in chunks)
     return sum(of_token) * seq_length

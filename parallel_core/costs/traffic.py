@@ -63,10 +63,11 @@ OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embe
 
 
 def pipeline(plan: StagePlan) -> Iterator[Message]:
-    """Messages of one micro-batch from a rank of the stage to other stages: hidden states (behind them, in the same
-    message, a choice of keys that the chunk is sent) to the next chunk, their gradients to the one before; none where
-    that chunk is on the same stage or does not exist. With --variable-seq-lengths, or if any chunk of the model is sent
-    a choice of keys, there is for each a further message with its sizes (three int32)."""
+    """Messages of one micro-batch from a rank of the stage to other stages: of each of its chunks hidden states to the
+    next chunk (with the channels of a choice of keys, if that chunk is sent one), and gradients of all that it was sent
+    to the chunk before; none where that chunk is on the same stage or does not exist. With --variable-seq-lengths, or
+    if any chunk of the model is sent a choice of keys, there is for each a further message with its sizes (three
+    int32)."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
@@ -84,9 +85,10 @@ def pipeline(plan: StagePlan) -> Iterator[Message]:
 
 
 def gradients(plan: StagePlan) -> Iterator[Message]:
-    """Messages of a step's gradients and parameters: sums over the replicas (with the distributed optimizer a rank is
-    left with its own part), sums of partial gradients over tensor parallelism, those of a tied embedding over the first
-    and last stage; and the gathers of parameters, with ZeRO stage 3 those of each micro-batch."""
+    """Messages of a step's gradients and parameters: sums of gradients over the replicas (with the distributed
+    optimizer a rank is left with its own part; with ZeRO stages 2 and 3 those in slots are summed in each micro-batch),
+    sums of partial gradients over tensor parallelism, also that of experts, sums of a tied embedding's gradients over
+    the first and last stage; and gathers of parameters, with ZeRO stage 3 of those in slots in each micro-batch."""
     config, coordinates, residences = plan.config, plan.coordinates, plan.residences
     plans, sharded = plan.buffers, config.training_config.gradient.shards_states
     micro_batches = config.dataset_config.micro_batch_num
@@ -123,8 +125,9 @@ def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
 
 
 def hot_copies(plan: StagePlan) -> Iterator[Message]:
-    """Messages of the hot experts of each layer that has experts, 0 ... --hot-expert-num - 1 as in the first steps, for
-    an expert-parallel size above 1: weights from their owners to the copies, and sums of the copies' gradients."""
+    """Messages of the hot experts of each layer that has experts, for an expert-parallel size above 1: weights from
+    their owners to the copies, and sums of the copies' gradients. Hot are experts 0 ... --hot-expert-num - 1, as in the
+    first step."""
     config, coordinates = plan.config, plan.coordinates
     moe, (rank, owners) = config.model_config.moe_config, coordinates["ep"]
     for block in (block for chunk in plan.chunks for block in blocks_within(chunk, Experts)):
@@ -139,8 +142,8 @@ def hot_copies(plan: StagePlan) -> Iterator[Message]:
 
 def reports(plan: StagePlan) -> Iterator[Message]:
     """Messages of the figures of a step: the gradient's norm and, with a loss scaler, whether it is finite, a float32
-    number in each message; three numbers of the loss and its tokens and the sums that layers report, two float32
-    numbers for each; the maxima that layers report, one float32 number for each."""
+    number in each message; in one message three numbers of the loss and its tokens and all numbers of the sums that
+    layers report, two float32 numbers for each of them; the maxima that layers report, one float32 number for each."""
     config, parallel = plan.config, plan.config.parallel_config
     yield from _gradient_norm(plan)
     if config.training_config.precision.make_loss_scaler() is not None:

@@ -125,8 +125,8 @@ class BlendedDataset:
         return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
 
     def documents_of(self, i: int) -> str:
-        """The text by which the data set of sample `i` names what the sample is made of (its `documents_of`); of a data
-        set without that its number, and the sample's there."""
+        """The text by which the data set of sample `i` names what the sample is made of (its method `documents_of`);
+        for a data set without that method a text with the numbers, from 0, of the data set and of the sample in it."""
         number, sample = int(self.dataset_index[i]), int(self.dataset_sample_index[i])
         tells = getattr(self.datasets[number], "documents_of", None)
         return str(tells(sample)) if tells else f"sample {sample} of data set {number}"
@@ -161,10 +161,11 @@ class BlendedMegatronDatasetBuilder:
         builds none (`is_built_on_rank`).
 
         A split has at least as many samples as are needed, but a blend of several files without weights at most one
-        epoch. Raises ValueError for a split that is asked for samples and has no tokens, for a file of a blend without
-        a sample for the split (unless 0 samples are needed), for a blend with weights that are not finite and above 0,
-        that lacks a number of samples, or that takes more samples of a file than it was built with, and for a damaged
-        file of indices; and as `open` and, with `split`, `GPTDatasetConfig.split_intervals`.
+        epoch. Raises ValueError for a split that is asked for samples and has no tokens; for a file of a blend without
+        a sample for the split (unless 0 samples are needed); for a blend with weights if one of these is not finite or
+        not above 0, if the number of samples is None, or if it takes more samples of a file than that was built with
+        (with `blend_per_split` the weight of a blend of one file is not read); for a damaged file of indices; and as
+        `open` and, without `blend_per_split`, `GPTDatasetConfig.split_intervals`.
         """
         if not self.is_built_on_rank():
             return [None] * len(Split)
@@ -219,8 +220,8 @@ class BlendedMegatronDatasetBuilder:
         return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
 
     def open(self, prefix: str) -> Sequences:
-        """The sequences of a prefix, opened once, by the class's `open`; "" is None there (mock data). Raises as
-        that."""
+        """The sequences of a prefix, opened at the first call by the method `open` of the data set's class, which gets
+        None for "" (mock data). Raises as that method."""
         if prefix not in self._opened:
             self._opened[prefix] = self.cls.open(prefix or None, self.config)
         return self._opened[prefix]

@@ -130,9 +130,9 @@ class GPTDataset:
         return text
 
     def documents_of(self, i: int) -> str:
-        """The name of the data (the prefix of their files), the numbers of the sequences that sample `i` goes through,
-        some of which may add no token to it, and the token of the first of these, counted from 0, at which it begins,
-        as text."""
+        """A text with the name of the data (the prefix of their files), the numbers of the sequences that sample `i`
+        goes through, some of which may add no token to it, and the number of tokens of the first of these sequences
+        that lie before the sample."""
         k = int(self.shuffle_index[i])
         (first, begin), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
         stop = last + (end + self.config.add_extra_token_to_sequence > 0)

@@ -116,7 +116,8 @@ def build_sample_index(request: IndexRequest, document_index: NDArray[np.int32])
     Sample k, counted from 1, ends with token k * s + extra, counted from 1 over all sequences (s: tokens of a sample;
     extra: 1 or 0). With an extra token the next sample begins with that last token, else with the one after it, whose
     place is then given in the same sequence, even if it has no more tokens.
-    Without `drop_last_partial` the tokens left over are one more sample, which ends with the last of them.
+    Without `drop_last_partial` the tokens left over are one more sample, which ends with the last of them; if the last
+    sequence is empty, its last row may give token -1 of that sequence.
     """
     extra = int(request.extra_token)
     lengths = request.lengths[document_index].astype(np.int64)

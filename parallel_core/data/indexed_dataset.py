@@ -234,13 +234,13 @@ class IndexedDatasetBuilder:
 
     def add_item(self, tokens: ArrayLike, mode: int = 0) -> None:
         """Add one sequence to the document that is being written. mode: its mode, kept in multimodal data alone. Raises
-        ValueError for an id, of 64 bits at most, that the type does not hold."""
+        ValueError for an id that has at most 64 bits and that the type does not hold."""
         self._add(tokens, [np.size(tokens)], [mode])
 
     def add_document(self, tokens: ArrayLike, lengths: Sequence[int], modes: Sequence[int] | None = None) -> None:
         """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`; sequences of
         `add_item` that are in no document yet come before them in it. modes: one for each sequence (None: 0), kept in
-        multimodal data alone. Raises ValueError for an id, of 64 bits at most, that the type does not hold, and
+        multimodal data alone. Raises ValueError for an id that has at most 64 bits and that the type does not hold,
         AssertionError where `tokens` are not as many as `lengths` say."""
         self._add(tokens, lengths, modes or [0] * len(lengths))
         self.end_document()

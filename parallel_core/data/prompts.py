@@ -25,9 +25,10 @@ class Prompt:
 
     def tokens(self, tokenizer: MegatronTokenizer, chat: Chat | None = None) -> list[int]:
         """The prompt's ids: given ids as they are; of a text by the tokenizer, with those that it puts around a text
-        (BOS, EOS); of messages by the template of `chat`, None: by the tokenizer's own. Raises ValueError for a text
-        that the tokenizer cannot encode, messages that the template does not take, or a tokenizer without a template;
-        ConfigError if the tokenizer's own needs jinja2, and that is not installed."""
+        (BOS, EOS); of messages as `chat.prompt` writes them, or where `chat` is None by the tokenizer's own template,
+        up to where the assistant answers. Raises ValueError for a text that the tokenizer cannot encode, messages that
+        the template does not take, or a tokenizer without a template; ConfigError if the tokenizer's own needs jinja2,
+        and that is not installed."""
         if self.ids is not None:
             return list(self.ids)
         if self.messages is not None and chat is not None:

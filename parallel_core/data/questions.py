@@ -36,10 +36,10 @@ class Task:
 
 def read_questions(file: Path) -> list[tuple[int, Question]]:
     """The number, from 1, and the question of each line that is not blank: an object with "prompt" or "instruction",
-    "answer" or "output", and maybe "input".
+    "answer" or "output", and maybe "input"; an "input" that is null, false, 0 or empty counts as none.
 
-    Raises ConfigError that names every line that lacks one of the two, has an empty one or another value than a text,
-    or the file if it cannot be read or has no question.
+    Raises ConfigError that names every line that is no such object, in which question or answer is blank, or one of the
+    three is no text, or the file if it cannot be read or has no question.
     """
     return read_lines(file, _read, Finding(FLAG, file, "has no question", 'write {"prompt", "answer"} in each line'))
 

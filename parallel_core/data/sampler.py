@@ -125,7 +125,7 @@ def random_permutation(number: int, seed: int) -> Array:
     """The permutation of 0 ... number - 1 that torch.randperm gives after manual_seed(seed), int64 [number];
     for a number below 214,748,364 and a seed below 2^32.
 
-    Both draw 32 bits at a time from a Mersenne twister, and exchange element i with one from i on.
+    Like torch it draws 32 bits at a time from a Mersenne twister, and exchanges element i with one from i on.
     """
     bits = np.random.RandomState(seed).randint(0, 1 << 32, size=number, dtype=np.uint32)
     partners = np.arange(number) + bits % np.arange(number, 0, -1)

@@ -60,8 +60,9 @@ def in_workers(
 ) -> Iterator[Result]:
     """function(item) for each item, in order; in up to `workers` processes, or in this one when that is 1 or less.
 
-    function: picklable; it is sent to each process once, not with every item.
-    at_once: items that are sent together.
+    function: sent to each process once, not with every item; with several processes it, items, results and its errors
+    must be picklable.
+    at_once: the number of items that are sent together, from 1.
     Raises ValueError when a worker process dies, and passes on what `items` and `function` raise.
     """
     if workers <= 1:

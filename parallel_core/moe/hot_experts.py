@@ -2,8 +2,8 @@
 plain numbers.
 
 Of E experts H are hot: at first 0 ... H - 1, later those that got most tokens in an earlier step. Each of several
-expert-parallel ranks has a copy of them. The others are cold: only their owner has them, and of an expert's capacity
-they have a share.
+expert-parallel ranks has a copy of them. The others are cold: only their owner has them, and their capacity is a share
+of a hot expert's.
 """
 
 from typing import NamedTuple
@@ -23,13 +23,13 @@ def first_hot(count: int) -> Hot:
 
 def hottest(tokens: Array, count: int) -> Hot:
     """The numbers, ascending, of the `count` experts with the most tokens; of equal ones those with the lower number.
-    tokens [E]: the number of tokens of each expert."""
+    tokens [E]: the number of tokens of each expert, in a type with a sign."""
     return tuple(sorted(np.argsort(-tokens, kind="stable")[:count].tolist()))
 
 
 def is_revised(step: int, update_step: int) -> bool:
-    """Whether `step`, from 1, is a power of two up to `update_step` or a multiple of it: after such a
-    step's update hot experts are chosen anew."""
+    """Whether hot experts are chosen anew after the update of `step`, from 1: it is a power of two up to `update_step`,
+    or a multiple of that."""
     is_power_of_two = step & (step - 1) == 0
     return (is_power_of_two and step <= update_step) or step % update_step == 0
 
@@ -44,7 +44,7 @@ def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Arra
 
 class Slots(NamedTuple):
     """The destinations of one rank's tokens, as numbers of slots: `number` [E] is the slot for each expert's tokens,
-    `total` the number of all owners' slots, which follow one another. With copies of H hot ones of E experts on
+    `total` the number of slots of all owners of experts, one owner's after another's. With copies of H hot experts on
     each of e owners, an owner has E/e + H slots: its own E/e experts, then a copy of each hot expert."""
 
     number: Array

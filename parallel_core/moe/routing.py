@@ -80,7 +80,7 @@ class RoutingRule:
 
     @property
     def counted_of_group(self) -> int:
-        """The number of a group's best experts whose summed scores are its own; AssertionError without `group_topk`."""
+        """The number of best experts that make a group's score, their sum; AssertionError if `group_topk` is None."""
         assert self.group_topk is not None
         return self.group_score_topk or self.topk // self.group_topk
 
@@ -103,7 +103,7 @@ def softmax_gradient(probabilities: Array, gradient: Array) -> Array:
 
 
 def lone_scores(logits: Array, rule: RoutingRule) -> Array:
-    """The score of each logit on its own: sigmoid, or sqrt(log(1 + exp(logit)))."""
+    """The score of each logit on its own: its sigmoid if the rule says `sigmoid`, else sqrt(log(1 + exp(logit)))."""
     if rule.sigmoid:
         return np.asarray(1.0 / (1.0 + np.exp(-logits)))
     return np.asarray(np.sqrt(np.logaddexp(np.asarray(0, logits.dtype), logits)))
@@ -133,7 +133,7 @@ def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
 
 
 def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
-    """The weights [T, k] of the outputs of the chosen `experts` [T, k]."""
+    """The weights [T, k] of the outputs of the chosen `experts` [T, k] (numbers from 0), by the `logits` [T, E]."""
     chosen = np.take_along_axis(scores(logits, rule), experts, axis=-1)
     if not rule.scores_all:
         chosen = softmax(chosen)
@@ -143,7 +143,7 @@ def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
 
 
 def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gradient: Array) -> Array:
-    """The gradient [T, E] of the logits from that of the weights [T, k]."""
+    """The gradient [T, E] of the logits from that of the weights [T, k]; not for `normalize` without `scores_all`."""
     gradient = gradient if rule.scale == 1.0 else gradient * np.asarray(rule.scale, gradient.dtype)
     result, values = np.zeros(logits.shape, logits.dtype), scores(logits, rule)
     chosen = np.take_along_axis(values, experts, axis=-1)
@@ -160,7 +160,8 @@ def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gra
 
 
 def best(values: Array, count: int) -> Array:
-    """The columns of a row's `count` largest values > -inf, int32 [T, count], largest first; of equals the first."""
+    """The columns of each row's `count` largest floats, int32 [T, count], largest first; of equals the first column;
+    right for rows that have as many values above -inf."""
     chosen = np.empty((len(values), count), np.int32)
     left, rows = values.copy() if count > 1 else values, np.arange(len(values))
     for place in range(count):
@@ -214,8 +215,7 @@ def beyond_capacity(counts: Array, capacity_factor: float) -> Array:
 
 
 def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_position: bool) -> Array:
-    """Whether an expert keeps a choice, bool [T, k]: those of largest probability or, by_position, of the first tokens.
-
+    """Whether a choice is kept, bool [T, k]: an expert keeps those of largest probability or, by_position, the first.
     capacity: one for all experts, or [E]. experts [T, k] int32, no -1. Of equal probabilities the first tokens' stay.
     """
     chosen, weights = experts.ravel(), probabilities.ravel()
@@ -245,7 +245,7 @@ def load_of_sequences(experts: Array, batch: int, number: int, groups: int | Non
 
 
 class Tokens(NamedTuple):
-    """The numbers of tokens and of sequences by which the weights of a balancing loss are scaled."""
+    """number: the tokens that one balancing loss is over; sequences: how many such losses are averaged."""
 
     number: int
     """The number of tokens over which a load was counted, T; with a loss for each sequence, one sequence's."""
@@ -255,7 +255,7 @@ class Tokens(NamedTuple):
 
 def balance_weights(load: Array, tokens: Tokens, topk: int) -> Array:
     """The weights w [..., E] of the scores p_te in the loss E / (k T^2) sum_e(load_e sum_t p_te); load [..., E]: the
-    number of choices of each expert. With a loss for each sequence, w is divided by their number."""
+    number of choices of each expert; T, k: `tokens.number`, `topk`. w is divided by `tokens.sequences`."""
     number = load.shape[-1]
     return load * (number / (topk * float(tokens.number) ** 2 * tokens.sequences))
 
@@ -263,7 +263,7 @@ def balance_weights(load: Array, tokens: Tokens, topk: int) -> Array:
 def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Array:
     """The weights w [..., E] of the scores p_te in the loss sum_g(f_g P_g), from the load [..., G] of groups; P_g: the
     mean over tokens of the group's summed scores, f_g = load_g / (share T) with `share` the load per token where it is
-    even (DeepSeek-V2, 2024, section 2.2.3). number: E. With a loss for each sequence, w is divided by their number."""
+    even (DeepSeek-V2, 2024, section 2.2.3). number: E; T: `tokens.number`. w is divided by `tokens.sequences`."""
     weights = load / (share * float(tokens.number) ** 2 * tokens.sequences)
     return np.repeat(weights, number // load.shape[-1], axis=-1)
 
@@ -280,8 +280,8 @@ def log_sum_exp(logits: Array) -> Array:
 
 
 def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:
-    """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2); weights: w, [T, E],
-    None for a loss without the first sum."""
+    """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), where p are the
+    `normalized_scores`; weights: w, [T, E], None for a loss without the first sum."""
     result = np.zeros(logits.shape, logits.dtype)
     if z_weight:
         result += softmax(logits) * (2 * z_weight * log_sum_exp(logits))[:, None]
@@ -293,7 +293,7 @@ def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: R
 
 @dataclass(frozen=True)
 class Noise:
-    """The uniform random numbers from 0 to 1 that one sampling of two experts takes."""
+    """Uniform random numbers from 0 to 1 for one `sample`: `draws` [2, T, E] of both experts, `thirds` [2, T]."""
 
     draws: Array
     """[2, T, E], in (0, 1), for drawing the first and the second expert."""
@@ -342,7 +342,7 @@ def sample(logits: Array, jitter: float, noise: Noise | None) -> tuple[Draw, Dra
 
 def sampled_gradient(draw: Draw, gradient: Array) -> Array:
     """The gradient [T, E] of the logits by Heun's estimate, from the gradient [T] of the weights of a draw's experts:
-    this times the slope of their whole probabilities, also where the weight is a third."""
+    that times the slope of the experts' whole probabilities, also where a weight is a third."""
     upstream = gradient * draw.multiplier
     result = -draw.gates * upstream[:, None]
     result[np.arange(len(upstream)), draw.experts] += upstream

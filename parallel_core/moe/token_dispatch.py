@@ -25,8 +25,8 @@ class Copies(NamedTuple):
 
     @staticmethod
     def of(sources: Array, rows: int, most: int) -> "Copies":
-        """The copies that make a list of r rows: place i of it is a copy of row sources[i], or of zeros for -1. rows:
-        number of the rows to copy; most: copies that a row has at most."""
+        """The copies that make a list of r rows: row i of it is a copy of row sources[i], or zeros for -1. rows: the
+        number of rows to copy from; most: the most copies that one of these has, at least 1."""
         at = np.flatnonzero(sources != NONE)
         copied: Array = sources[at]
         number: Array | int = 0
@@ -45,13 +45,14 @@ class Copies(NamedTuple):
 
     @property
     def undone(self) -> "Copies":
-        """The inverse copies, where each row is copied exactly once; zeros of the list are left out."""
+        """The inverse copies, from the list to the rows, if no row is copied more than once: zeros of the list are
+        copied to no row, and a row that is not copied becomes zeros."""
         return Copies(self.places[:, 0], self.sources[:, None])
 
 
 class SortedChoices(NamedTuple):
-    """Choices (pairs of a token and one of its experts), sorted by expert: their numbers [r], token x k + j for a
-    token's expert j, from 0, -1 for padding, and the number of rows of each expert."""
+    """Choices (pairs of a token and one of its k experts), sorted by expert: `choices` [r], their numbers, which are
+    token x k + j for a token's expert j, from 0, or -1 for padding, and `counts`, the rows of each expert."""
 
     choices: Array
     """[r]: numbers of choices, token x k + j for a token's expert j, from 0: all of the first expert, then all of the
@@ -61,8 +62,8 @@ class SortedChoices(NamedTuple):
 
 
 def sorted_by_expert(experts: Array, num_experts: int, rows: Array | None = None) -> SortedChoices:
-    """The choices sorted by expert. experts [T, k], -1 where a choice was dropped, which is left out. rows [E]: each
-    expert gets so many rows, at least one a choice, padded with -1 (as for a capacity); None: one a choice.
+    """The choices sorted by expert. experts [T, k], -1 where a choice was dropped, which is left out. rows [E]: the
+    number of rows of each expert, not below that of its choices, which -1 fills up; None: a row for each choice.
 
     Numbers of fewer than 65536 experts are sorted as integers of 8 or 16 bits, which is faster.
     """
@@ -84,8 +85,8 @@ def _padded(values: Array, counts: Array, rows: Array) -> Array:
 
 
 def one_row_at_least(counts: Array) -> tuple[Copies, Array]:
-    """The copies that add a row of zeros for every expert that has none, and the number of rows of each expert
-    afterwards [E]. counts [E]: rows of each expert before, which are sorted by expert."""
+    """The copies that give a row of zeros to every expert that has no row, and the number of rows of each expert
+    afterwards [E]. counts [E]: the number before; rows are sorted by expert."""
     rows, filled = int(counts.sum()), np.maximum(counts, 1)
     return Copies.of(_padded(np.arange(rows), counts, filled), rows, 1), filled
 
@@ -132,7 +133,7 @@ def by_expert(received: Array) -> Array:
 
 
 def inverse(order: Array) -> Array:
-    """The inverse of a permutation."""
+    """The inverse of the permutation `order` [r], in its type: inverse(order)[order[i]] is i."""
     back = np.empty_like(order)
     back[order] = np.arange(len(order), dtype=order.dtype)
     return back

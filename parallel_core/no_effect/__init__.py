@@ -17,10 +17,10 @@ ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.R
 
 
 def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:
-    """Path -> "no effect: " and the reason, for each of the paths `given` that has a row whose condition holds.
-    `row.ALWAYS` is not looked at. The configuration must be one without findings.
+    """Path -> "no effect: " and the reason, for each of the options `given` (full paths) for which a row of `ROWS` has
+    a condition that holds. `row.ALWAYS` is not looked at. The configuration must be one without findings.
 
-    at_any_length: leave out reasons that depend on the length of a run's sequences: the rest holds for the model.
+    at_any_length: leave out conditions that depend on the length of a run's sequences.
     """
     rest = {*given}
     found: dict[str, str] = {}

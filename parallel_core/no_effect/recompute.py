@@ -58,8 +58,8 @@ def _is_same_without(name: str) -> Callable[[AllConfig], bool]:
 
 
 def beyond_the_stages(config: AllConfig) -> Iterator[str]:
-    """A sentence for each number in a list by stage, of the options `LISTED`, that exceeds the layers of its stage or
-    chunk. The config must have no findings."""
+    """A sentence for each number in a list by stage, also one for some modules, that exceeds the layers of its stage or
+    chunk; of the options `LISTED`. The config must have no findings."""
     counts = chunk_counts(config.model_config.num_layers, config.parallel_config)
     for name in LISTED:
         path = path_of(f"recompute_config.{name}")

@@ -45,7 +45,7 @@ class Idle(NamedTuple):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The options' full paths."""
+        """The full path of each option in `options`, in their order."""
         return _paths(self.options)
 
 
@@ -61,7 +61,7 @@ def where(name: str, *values: Any) -> Callable[[AllConfig], bool]:
 
 
 def unless(name: str, *values: Any) -> Callable[[AllConfig], bool]:
-    """The condition that the option `name`, the end of a path, has none of these values; without values, that it is
+    """The condition that the option `name`, the end of a path, has none of these values; if none are given, that it is
     off, None, 0 or empty."""
     value = attrgetter(path_of(name))
     return lambda config: value(config) not in values if values else not value(config)

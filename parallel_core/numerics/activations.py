@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Activation:
-    """One value of --hidden-act: the operator that computes it, the one where it is not fused with the bias
-    (`without_fusion`; None: the same), and whether it is gated."""
+    """The activation that a value of --hidden-act names: the operator that computes it, the operator where bias and
+    activation are not fused (`without_fusion`; None: the same), and whether it is gated."""
 
     operator: str
     """Name of the activation among those of `pynative.kernels`."""

@@ -27,7 +27,7 @@ class Weight(Protocol):
 
     @property
     def tokens(self) -> float:
-        """The number of tokens that the loss counts for."""
+        """The number of tokens that the loss is the mean or sum of."""
 
     @property
     def is_mean(self) -> bool:
@@ -36,7 +36,7 @@ class Weight(Protocol):
 
 @dataclass(frozen=True)
 class MicroBatchWeight:
-    """A `Weight` of given values."""
+    """The `Weight` of a micro-batch's loss over `tokens` tokens, which is their mean (`is_mean`) or their sum."""
 
     tokens: float
     is_mean: bool = True

@@ -40,8 +40,8 @@ def _out_of_blocks(blocks: Array, length: int) -> Array:
 
 
 def mxfp4(values: Array, axis: int = -1) -> Array:
-    """Values rounded to MXFP4, float32, in blocks of 32 along `axis`; a number in the middle between two goes away from
-    zero, as in MindSpeed."""
+    """Finite values rounded to MXFP4, float32, in blocks of 32 along `axis`; a number in the middle between two goes
+    away from zero, as in MindSpeed."""
     moved = np.moveaxis(np.asarray(values, np.float32), axis, -1)
     blocks = _in_blocks(moved, MXFP4_BLOCK)
     # frexp: |x| = m 2^e with m in [0.5, 1), so that e - 1 is the exponent.
@@ -82,8 +82,8 @@ def _scaled_by_largest(values: Array, block: int, numbers: Array) -> tuple[Array
 
 
 def nf4(values: Array) -> Array:
-    """Values rounded to NF4, float32, in the same shape: blocks of 64 in row-major order, whose scales are rounded to 8
-    bits."""
+    """Finite values rounded to NF4, float32, in the same shape: blocks of 64 in row-major order, whose scales are
+    rounded to 8 bits."""
     flat = np.asarray(values, np.float32).reshape(-1)
     numbers, largest = _scaled_by_largest(flat, NF4_BLOCK, NORMAL_QUANTILES)
     mean = largest.mean(dtype=np.float32)

@@ -73,7 +73,8 @@ ScaleOf = Callable[[Array, Float8], Array]
 
 
 class Rounding(NamedTuple):
-    """The rounding of an operand [r, c] of a product: its format, the rule of its scales and their blocks."""
+    """The rounding of an operand [r, c] of a product: its format, the rule of its scales, and the rows and columns of a
+    block, which has one scale (None: one scale for all)."""
 
     form: Float8
     scale_of: ScaleOf
@@ -82,7 +83,7 @@ class Rounding(NamedTuple):
 
 
 def in_blocks(x: Array, block: tuple[int, int]) -> Array:
-    """x [r, c] in blocks of `block` = (rows, columns): [r / rows, rows, c / columns, columns], with counts
+    """float32 x [r, c] in blocks of `block` = (rows, columns): [r / rows, rows, c / columns, columns], with the counts
     of blocks rounded up and the last blocks filled up with zeros."""
     counts = [-(-size // part) for size, part in zip(x.shape, block, strict=True)]
     filled = x
@@ -95,7 +96,7 @@ def in_blocks(x: Array, block: tuple[int, int]) -> Array:
 def quantised(x: Array, rounding: Rounding, scale: float | None = None) -> Array:
     """float32 x [r, c] -> rounded(s x) times 1 / s, float32 [r, c], with the scale s of all of x or of each block.
     scale: takes the place of the one that follows from all of x (delayed scaling); not read for a rounding with
-    blocks."""
+    blocks, which needs r above 0."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if rounding.block is None:
             own = rounding.scale_of(np.abs(x).max(initial=0), rounding.form) if scale is None else np.float32(scale)

@@ -29,9 +29,10 @@ OPERANDS = (INPUT, WEIGHT, GRADIENT)
 
 
 class Scaling(NamedTuple):
-    """The rule of the scales of a recipe (`scale_of`), and their blocks: `block` neighbouring values along the summed
-    axis share a scale, with `square_weights` a square of a weight; None: one scale for a tensor. is_delayed: whether a
-    scale follows from the largest magnitudes of earlier steps instead (`DelayedScale`)."""
+    """The rule of the scales of a recipe (`scale_of`), and the values that share a scale: all of a tensor where `block`
+    is None, else `block` neighbours along the axis that a product sums over; of a weight with `square_weights` a square
+    of `block` rows and columns. is_delayed: whether a scale follows from the largest magnitudes of earlier steps
+    (`DelayedScale`), not from the tensor's own."""
 
     scale_of: ScaleOf
     block: int | None = None
@@ -53,15 +54,16 @@ SCALINGS = {
 
 
 class DelayedScale:
-    """The scale of one operand from the largest magnitudes of the latest steps; 1 before one is known.
+    """The scale of one operand from its largest magnitudes in the latest steps; 1 at first.
 
     Args:
         target: the number that the largest magnitude is to become under the scale.
-        length: the number of steps that are remembered at most; those with a largest magnitude of 0 are not.
-        algorithm: "max" of all that are remembered, or "most_recent".
+        length: the largest number of magnitudes, one of a step, that are remembered, at least 1; 0 is not remembered.
+        algorithm: the scale follows from the largest of the remembered magnitudes ("max"), or from the last one
+            ("most_recent").
 
-    `scale` is in use; `seen`: the largest magnitude that `see` has noted since `seen` was set to 0; `history`: those
-    that are remembered, the oldest first.
+    `scale`: the present scale; `seen`: the largest magnitude that `see` has noted since `seen` was last set to 0, not a
+    number if one of them was not; `history`: the remembered magnitudes, the oldest first.
     """
 
     def __init__(self, target: float, length: int, algorithm: str) -> None:
@@ -74,9 +76,9 @@ class DelayedScale:
         self.seen = float(np.maximum(self.seen, amax))
 
     def advance(self, amax: float) -> None:
-        """Take `amax` into the history and set the scale for the next step; `seen` is left as it is. An `amax` of 0 is
-        not remembered. The scale stays where `amax` is 0, or where the magnitude that the algorithm takes is not
-        finite."""
+        """Take `amax`, the largest magnitude of a step, into the history and set the scale for the next step; `seen` is
+        left as it is. An `amax` of 0 is not remembered. The scale stays as it is where `amax` is 0, or where the
+        magnitude from which it would follow is not finite."""
         if amax == 0:
             return
         self.history = [*self.history, amax][-self.length :]

@@ -19,8 +19,9 @@ from parallel_core.numerics.dtypes import Array
 
 @dataclass(frozen=True)
 class StreamRule:
-    """The settings of one hyper-connection: the number of streams, and of the iterations that divide `comb` by its sums
-    (0: streams are only read, without `post` and `comb`); the epsilons of these weights and of the norm."""
+    """The settings of one hyper-connection, whose weights are `StreamWeights`: the number of streams; how often columns
+    of `comb` are divided by their sums (`iterations`; 0: streams are only read, without `post` and `comb`); `epsilon`,
+    added to `pre`, to `comb` and to its sums; `norm_epsilon`, added to the mean square of a token's streams."""
 
     streams: int
     """The number of residual streams, n."""

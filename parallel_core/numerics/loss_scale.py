@@ -32,7 +32,7 @@ class LossScaler(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint; from another kind of scaler's only the scale is taken. Settings
-        stay. Raises KeyError for a state without its kind or one of these numbers."""
+        stay. Raises KeyError for a state without its kind or without a number that is to be taken."""
         names = self.state_names if state["kind"] == self.kind else ("scale",)
         for name in names:
             setattr(self, name, state[name])
@@ -55,8 +55,8 @@ class ConstantLossScaler(LossScaler):
 @dataclass(kw_only=True)
 class DynamicLossScaler(LossScaler):
     """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 since the scale last grew divides the
-    scale by `factor`, down to `min_scale`, and every `window` steps in a row without an overflow multiply the scale
-    by `factor`.
+    scale by `factor` and leaves at least `min_scale`, and every `window` steps in a row without an overflow multiply
+    the scale by `factor`.
 
     Clean steps alone do not restore the hysteresis: once it is used up, each further overflow shrinks the scale until
     the scale grows. growth_tracker, hysteresis_tracker: the state.
@@ -80,9 +80,9 @@ class DynamicLossScaler(LossScaler):
             self.hysteresis_tracker = self.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step: an overflow uses up hysteresis and, where none is left, shrinks the scale, down to
-        `min_scale`; the last of `window` clean steps in a row lets it grow. overflow: whether any rank's gradient was
-        not finite."""
+        """Advance by one step: an overflow uses up hysteresis and, where none is left, divides the scale and leaves at
+        least `min_scale`; the last of `window` clean steps in a row lets it grow. overflow: whether any rank's gradient
+        was not finite."""
         if overflow:
             self.growth_tracker = 0
             self.hysteresis_tracker = (self.hysteresis_tracker or 0) - 1
@@ -99,9 +99,10 @@ class DynamicLossScaler(LossScaler):
 @dataclass(kw_only=True)
 class DeepSpeedLossScaler(LossScaler):
     """DeepSpeed's DynamicLossScaler: the scale doubles in the clean steps number `window` + 1, 2 `window` + 1, ...
-    since the last overflow or the beginning. It halves, down to `min_scale`, at an overflow, but for the first
-    `hysteresis` - 1 since the hysteresis was restored: by a doubling, with `consecutive_hysteresis` by any clean step.
-    iteration, last_overflow, current_hysteresis: the state."""
+    since the last overflow or the beginning. An overflow halves it and leaves at least `min_scale`, but for the first
+    `hysteresis` - 1 overflows (hysteresis: at least 1) since the beginning or the last clean step that restored the
+    hysteresis: one that doubles the scale, with `consecutive_hysteresis` any. iteration, last_overflow,
+    current_hysteresis: the state."""
 
     scale: float = 2.0**16
     min_scale: float = 1.0
@@ -168,11 +169,11 @@ def windows(max_window: int, min_window: int) -> list[int]:
 class AdaptiveLossScaler(LossScaler):
     """A dynamic scale whose window adapts: after three rises of the scale the window is the next longer of `windows`;
     after three falls without a rise between them it is 1 step, unless it was the shortest already. A rise multiplies
-    the scale by `factor`, a fall divides it and leaves at least 1; every overflow counts as a fall. scale_window: the
-    first window, in steps; iteration, last_change, rises, falls, level: the state.
+    the scale by `factor`, a fall divides it and leaves at least 1 (a scale below 1 stays as it is); every overflow
+    counts as a fall. scale_window: the first window, in steps; iteration, last_change, rises, falls, level: the state.
 
     Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0. Without a
-    given level it warns of a scale_window that is not among the windows.
+    given level it warns of a scale_window that is not among the windows, and begins with the shortest.
     """
 
     scale: float
@@ -216,8 +217,9 @@ class AdaptiveLossScaler(LossScaler):
         return 1 if self.level == _HIDDEN else windows(self.max_window, self.min_window)[self.level or 0]
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step: an overflow shrinks the scale, down to 1; the last of `window` steps since a rise or an
-        overflow lets it grow. overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow divides the scale and leaves at least 1 (a scale below 1 stays as it is);
+        the last of `window` steps since a rise, an overflow or the beginning lets it grow. overflow: whether any rank's
+        gradient was not finite."""
         is_due = self.window <= self.iteration - self.last_change
         if overflow or is_due:
             self.last_change = self.iteration

@@ -74,7 +74,7 @@ class OptimizerParamScheduler:
         return max(0, self.num_steps - self.lr_delay_steps)
 
     def get_lr(self, max_lr: float | None = None, min_lr: float | None = None) -> float:
-        """The learning rate at the present number of samples. max_lr, min_lr: the rates between which that of a
+        """The learning rate at the present number of samples. max_lr, min_lr: the rates from and to which that of a
         parameter group decays, if they are its own; None: the schedule's. A warm-up begins at `init_lr`."""
         top = self.max_lr if max_lr is None else max_lr
         floor = self.min_lr if min_lr is None else min_lr
@@ -140,9 +140,8 @@ class OptimizerParamScheduler:
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any], *, override: bool = False) -> None:
-        """Take the count of samples, and unless `override` every other field that it has too, from a checkpoint.
-
-        With `override` (--override-opt-param-scheduler) this object's schedule stays, at the checkpoint's position.
+        """Take fields of this object from a checkpoint's `state_dict`: all that it has there, or with `override`
+        (--override-opt-param-scheduler) the count of samples alone, so that this object's schedule stays.
         """
         known = {name: value for name, value in state.items() if name in vars(self)}
         vars(self).update({"num_steps": state["num_steps"]} if override else known)

@@ -43,7 +43,8 @@ class TimeAnswer(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """The planned time of all training steps of the run: in days, and in hours times devices."""
+    """The planned time of all training steps of the run, each as long as the planned one: in days, and in hours times
+    devices."""
 
     days: float
     device_hours: float
@@ -76,8 +77,9 @@ class Answer(TypedDict):
     """The object that `plan --json` prints. Figures of speed are those of a step: tokens a second of the whole job,
     TFLOP/s of a device and MFU without recomputed operations, HFU with them; MFU and HFU as parts of the peak.
     `bubble_fraction`: the part of the pipeline's time in which the slowest stage waits for others' computation.
-    `traffic`: bytes that a rank of the first stage sends in a step, by part of the step's time. `run` is None where the
-    number of steps is not known, `reliability` None and `layouts` empty where they were not asked for."""
+    `traffic`: planned bytes that a rank of the first stage sends in a step, by part of the step's time. `run` is None
+    where the number of steps is 0 or not known, `reliability` None and `layouts` empty where they were not asked
+    for."""
 
     fits: bool
     device: str

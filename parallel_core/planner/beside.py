@@ -71,7 +71,7 @@ def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapp
 
     spans: of this rank in this step; all seconds are measured as 0 if none of them is that of the whole step. held:
     name in MEMORY_PARTS -> bytes that the rank allocated, None where not measured. Parts of time whose seconds are 0 in
-    both are left out.
+    both are left out. If forwards ran beside backwards, all forwards and backwards are one part.
     """
     predicted, measured = plan.step.of_stage(stage), measured_seconds(spans, plan.placement.topology)
     if measured.get(Kind.PAIR.value):
@@ -104,7 +104,8 @@ def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
 def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, float]:
     """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty if no span is that of the whole step
     (`Kind.STEP`), the first of which is read. Where spans overlap, the time counts once, for the first of: the bubble,
-    messages, data, computations. "optimizer" has the check of all gradients, too; OTHER is the rest of the step."""
+    messages, data, computations. "optimizer" has the check of all gradients, too; OTHER is the rest of the step.
+    topology: the process groups of the run."""
     whole = next((span for span in spans if span.kind is Kind.STEP), None)
     if whole is None:
         return {}

@@ -39,10 +39,12 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fractions of the peaks that programs reach on a kind of device; and seconds of a launch (`launch`; in
-    a backward `launch_back`), the exponent by which bandwidth falls with the nodes (`congestion`), a rank's speed
-    beside idle cores (`alone`), how much longer experts' products take (`grouped`), and waits for slower ranks as parts
-    of what a rank computes (`uneven`, `meeting`)."""
+    """The fractions of peak FLOP/s and of bandwidths that programs reach on a kind of device; and seconds of a launch
+    (`launch`; in a backward `launch_back`), the exponent by which bandwidth falls with the nodes (`congestion`), a
+    rank's speed beside idle cores as a multiple of that beside busy ones (`alone`), seconds of experts' products as a
+    multiple of a linear's (`grouped`), and waits for slower ranks as parts of the seconds that a rank computes, at the
+    end of a step (`uneven`) and in collectives within its passes (`meeting`). None: as `elementwise` (`update`), as
+    `products` (`narrow_products`, those of 8-bit inputs), as `launch` (`launch_back`)."""
 
     products: float
     """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
@@ -88,10 +90,12 @@ class Calibration:
 @dataclass(frozen=True)
 class Device:
     """A kind of device, and of nodes with one or more of them: peaks in FLOP/s by type, bytes and bytes a second of its
-    memory, links, and the calibration. engine: the program that is assumed to run there, "megatron" or
-    "pynative"; assumed: keys of the calibration that nobody has measured; is_mesh: whether each two devices of a node
-    have a link of their own; cores: cores of a node that ranks share, 0: each device has its own processor; messages,
-    by_size: measured tables, empty where nobody measured."""
+    memory, links, and the calibration. reserved_bytes: of the memory those that the runtime keeps; engine: the program
+    that is assumed to run there, "megatron" or "pynative"; fuses_attention: whether attention keeps no matrix of scores
+    even without --use-flash-attn; assumed: keys of the calibration that nobody has measured; is_mesh: whether each two
+    devices of a node have a link of their own; cores: cores of a node that ranks share, 0: each device has its own
+    processor; messages, by_size: tables measured of messages by bytes, and of products and attention by tokens, empty
+    where nobody measured."""
 
     names: tuple[str, ...]
     memory_bytes: float
@@ -167,8 +171,9 @@ def find_device(named: str) -> Device:
 
 
 def load_device(path: Path) -> Device:
-    """The device that a file describes; a file that was read once is not read again in the process. Raises ConfigError
-    with all findings about its keys and values, or with one that it cannot be read (no YAML, an unknown `like`)."""
+    """The device that a file describes; a path that was read once is not read again in the process. Raises ConfigError
+    with all findings about its keys and values, or with one that it cannot be read (as where it is missing, is no YAML
+    or has an unknown `like`)."""
     try:
         content = _with_like(path)
     except (OSError, ValueError) as error:

@@ -56,9 +56,8 @@ class Engine:
     """Memory that the allocator holds and cannot use, as a part of what is allocated."""
 
     def weight_gradient_buffers(self, chunks: Sequence[Chunk], micro_batch: MicroBatch) -> float:
-        """Bytes of the buffers for weight gradients on a rank: one for each distinct shape of a linear's shard in the
-        chunks' decoder layers, where an expert's linear counts both with the cut of experts and with that of dense
-        layers; 0 without such buffers."""
+        """Bytes of the buffers for weight gradients on a rank: one for each distinct shape of a shard of a linear's
+        weight in the chunks' decoder layers, experts' linears included; 0 without such buffers."""
         if not self.has_weight_gradients:
             return 0.0
         shapes = {shape for chunk in chunks for shape in _layer_shapes(chunk, micro_batch)}

@@ -49,6 +49,6 @@ def goodput(between_failures: float, save: float, restart: float, interval: floa
 
 def reliability(between_failures: float, save: float, restart: float) -> Reliability:
     """The interval of `best_interval` and its goodput, from the mean time between failures of the job and the times of
-    a save and a restart, in seconds."""
+    a save and a restart, in seconds; the first two must be above 0."""
     interval = best_interval(between_failures, save)
     return Reliability(between_failures, interval, goodput(between_failures, save, restart, interval))

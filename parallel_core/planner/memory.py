@@ -73,9 +73,10 @@ class Needed(NamedTuple):
 
 
 def course(plan: StagePlan, engine: Engine) -> list[Needed]:
-    """The bytes in use during each of the stage's computations, in the schedule's order without measured times, for as
-    many micro-batches of a step as show warm-up, steady state and drain. Weights, gradients of weights, optimizer
-    states and the workspace are left out."""
+    """The bytes of activations in use during each of the stage's computations, for as many micro-batches of a step as
+    show warm-up, steady state and drain; in the order that the schedule has where it is given no times of computations.
+    Among transients a buffer for the output layer's weight gradient counts, too; otherwise weights, their gradients and
+    buffers for these, optimizer states and the workspace are left out."""
     micro_batch, elsewhere = plan.micro_batch, [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
     extra = [engine.kept_beside(chunk, micro_batch) for chunk in plan.chunks]
     kept = [sum(c.kept_bytes(micro_batch).values()) for c in plan.chunks]

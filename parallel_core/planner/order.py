@@ -10,8 +10,7 @@ def times_of_run(config: AllConfig) -> Durations | None:
     """The plan's times on the device of --plan-device; None if no device is named, or the schedule takes no times.
     Raises ConfigError for a device that `find_device` refuses, if the schedule takes times.
 
-    They follow from the configuration and the device's description alone: a script's own model is ordered by the times
-    of the configuration's.
+    They follow from the configuration and the device's description alone, also in a run of a script's own model.
     """
     named = config.training_config.log.plan_device
     return Plan.of_run(config).step.times if named and config.parallel_config.schedule_name in TIMED else None

@@ -16,8 +16,8 @@ CELL = 54
 
 def memory_svg(plan: Plan) -> str:
     """An SVG document of the bytes over a step, without reserved ones, on a rank of the first, the last and the fullest
-    stages, at most four in all, with a line at the device's memory. The time axis ends with the drawn micro-batches;
-    more of them repeat the steady state."""
+    stages, at most four in all, with a line at the device's memory. The time axis ends with the drawn micro-batches,
+    which may be fewer than the step's."""
     stages = _stages_to_draw(plan)
     courses = [[*_steps(plan, stage)] for stage in stages]
     most = max(plan.device.memory_bytes, *(size for one in courses for _, _, size in one))

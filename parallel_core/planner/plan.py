@@ -157,7 +157,7 @@ class Plan:
     @property
     def days(self) -> float | None:
         """Days of all steps of the run, each as long as one with the last global batch size; None where their number is
-        not known (no --train-iters or --train-samples)."""
+        0 or not known, as where epochs leave it to the data."""
         steps = self.config.training_config.training_iters
         return steps * self.step.total / SECONDS_OF_DAY if steps else None
 

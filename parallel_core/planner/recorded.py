@@ -30,9 +30,9 @@ class Recorded:
 
 
 def typical_steps(run: Recorded) -> list[int]:
-    """Numbers of the recorded steps, the shortest first, without the quarter (rounded down) that took the least time
-    (on its slowest rank) and the quarter that took the most: among these are steps that compile operators, or find the
-    machine idle or busy by chance."""
+    """Numbers of the recorded steps, the shortest first, without the shortest and the longest quarter of them (each
+    rounded down), in which operators may be compiled, or the machine be idle or busy by chance. A step takes as long as
+    its longest span of the kind STEP on any rank; 0 if there is none."""
     took: Counter[int] = Counter()
     for (_, step), spans in run.steps.items():
         longest = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
@@ -42,8 +42,9 @@ def typical_steps(run: Recorded) -> list[int]:
 
 
 def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float]]:
-    """Rank -> seconds that each part of a step took, the mean of the typical steps; one that a rank did not record
-    counts as 0 seconds, and a rank that recorded none is not there. topology: the run's."""
+    """Rank -> seconds that each part of a step took (`measured_seconds`), the mean of the typical steps; a typical step
+    of which a rank has no span of the kind STEP counts as 0 seconds. A rank without any span in a typical step is not
+    there; one with spans, but none of the kind STEP, has no parts. topology: the run's."""
     sums: dict[int, Counter[str]] = {}
     steps = typical_steps(run)
     for (rank, step), spans in run.steps.items():
@@ -55,8 +56,8 @@ def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float
 def read_run(folder: Path) -> Recorded:
     """The run that has left its events and trace in a folder, with the configuration of its last start. Raises
     ValueError for an event that is no JSON object, a trace of another form, a configuration that is wrong now, and
-    where there is no start, the last one has no configuration, or no step was recorded; OSError if a file is missing or
-    cannot be read."""
+    where there is no start, the last one has no configuration, or the trace has no span; OSError if a file is missing
+    or cannot be read."""
     started: dict[str, Any] = {}
     for number, line in enumerate((folder / EVENTS).read_text(encoding="utf-8").splitlines(), 1):
         event = parse_json(line, folder / EVENTS)
@@ -75,7 +76,8 @@ def read_run(folder: Path) -> Recorded:
 
 
 def joined(runs: Sequence[Recorded]) -> Recorded:
-    """One run with the steps of all, numbered on from each run to the next; the configuration is the first's."""
+    """One run with the steps of all `runs` (one or more); those of each run get numbers above those of the runs before
+    it. The configuration is the first run's."""
     steps: dict[tuple[int, int], Sequence[Span]] = {}
     for run in runs:
         before = 1 + max((step for _, step in steps), default=-1)
@@ -86,7 +88,8 @@ def joined(runs: Sequence[Recorded]) -> Recorded:
 @dataclass(frozen=True)
 class Seen:
     """The measured seconds of a run's step, means of its typical steps: by rank and part, and of moving data by
-    collective (or send), all ranks summed. `is_alone`: whether the run had fewer ranks than a node has cores."""
+    collective (or send), all ranks summed. `is_alone`: whether the run had fewer ranks than a node has cores
+    (`Device.cores`)."""
 
     config: AllConfig
     seconds: Mapping[int, Mapping[str, float]]

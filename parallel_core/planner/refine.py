@@ -27,8 +27,8 @@ def refined(device: Device, runs: Sequence[Recorded]) -> Device:
     Shares of peaks (on a CPU peaks rise if products exceed them) and a launch's time are fitted to the times of
     forwards and backwards; the update to its own; the device's measured messages, operation by operation, to theirs.
     Runs with fewer ranks than cores say how fast a rank beside idle cores is; on a CPU the others that have no pipeline
-    say how long ranks wait for each other, and without such a run these waits are None. The relative error of time is
-    the largest that is left, at least 5%."""
+    say how long ranks wait for each other; elsewhere, or without such a run, these waits are 0. The relative error of
+    time is the largest that is left, at least 5%."""
     device = _with(device, uneven=0.0, meeting=0.0)
     seen = [Seen.of(device, run) for run in runs]
     crowded = [one for one in seen if not one.is_alone] or seen

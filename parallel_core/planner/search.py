@@ -64,10 +64,10 @@ class WholeModel:
 @dataclass(frozen=True)
 class Bound:
     """A low estimate of the seconds of a step, and of the bytes, of any layout of a job: the passes with layers spread
-    evenly over the stages, and the pipeline's bubble. Uneven layers, messages of data parallelism and the update are
-    left out; a plan may be faster where ranks beside idle cores are (`Calibration.alone`). given: the job's plan in the
-    layout of its flags; whole: a function from a layout to the whole model on one stage, None where that cannot be
-    built."""
+    evenly over the stages, and the pipeline's bubble. Uneven layers, messages between stages, those of data parallelism
+    and the update are left out; still a plan may be faster, as where ranks beside idle cores are (`Calibration.alone`),
+    or messages of experts travel while a pass beside them computes. given: the job's plan in the layout of its flags;
+    whole: a function from a layout to the whole model on one stage, None where that cannot be built."""
 
     given: Plan
     """The plan of the job in whatever layout its flags give."""
@@ -90,7 +90,8 @@ class Bound:
         return self.given.config.parallel_config.world_size
 
     def seconds(self, layout: Layout) -> float:
-        """A low estimate of a step of the layout, in seconds; where the model cannot be built, from its FLOPs alone."""
+        """A low estimate of a step of the layout, in seconds: those of its passes, or of their FLOPs alone where the
+        model cannot be built, and the bubble."""
         model, micro_batches = self._model(layout), self._micro_batches(layout)
         work = self._least_work if model is None else micro_batches * model.seconds / layout.pipeline
         return work * (1 + (layout.pipeline - 1) / (micro_batches * layout.virtual))
@@ -146,11 +147,13 @@ class Bound:
 
 def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Plan | None], count: int) -> list[Found]:
     """The `count` fastest layouts that fit, or fewer if fewer do, the fastest first, as far as `bound` is below every
-    plan. Among layouts that differ in recomputation and ZeRO alone only the fastest that was planned counts.
+    plan and none that is passed over is faster. Among layouts that differ in recomputation and ZeRO alone only the
+    fastest that was planned counts.
 
     Layouts are planned in the order of their bound, of ZeRO's stage, and of recomputation from least to most. Once one
-    fits, those behind it that differ in recomputation and ZeRO alone, and have no lower stage of ZeRO, are passed over.
-    plan: a function from a layout to its plan, None where the layout is not legal.
+    fits, those behind it that differ in recomputation and ZeRO alone, and have no lower stage of ZeRO, are passed over;
+    and so are those that `bound` says do not fit. plan: a function from a layout to its plan, None where the layout is
+    not legal.
     """
     best: dict[Layout, Found] = {}
     fitting: dict[Layout, int] = {}

@@ -127,7 +127,7 @@ class Speed:
     def seconds(self, operation: Operation, work: Work) -> float:
         """Seconds of one pass of an operation, without its launches: those of its arithmetic plus those of its bytes.
         Work that was measured on the device (`Device.by_size`) takes the seconds of its arithmetic times the measured
-        multiple instead; products whose inputs have the type `products_in` do not. Experts' products take
+        multiple instead, but for products at the device's peak for the type `products_in`. Experts' products take
         `Calibration.grouped` times as long."""
         is_grouped = operation.kind == PRODUCTS and GROUPED in operation.name
         return self._ungrouped(operation, work) * (self.device.calibration.grouped if is_grouped else 1.0)
@@ -143,8 +143,8 @@ class Speed:
 
     def pace(self, stages: float) -> float:
         """The multiple of its own speed that a rank has while all ranks of `stages` stages compute: below 1 where those
-        on a node are more than its cores, else from `Calibration.alone` (one busy core; None: 1) to 1 (all busy); 1 on
-        a device without `Device.cores`."""
+        on a node are more than its cores, else from `Calibration.alone` (one busy core) to 1 (all busy); 1 on a
+        device without `Device.cores`."""
         cores, topology = self.device.cores, self.placement.topology
         if not cores:
             return 1.0

@@ -25,9 +25,9 @@ TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel"
 
 @dataclass(frozen=True)
 class Passes:
-    """Seconds of one micro-batch's passes through one chunk on a rank; the dictionaries map parts of a step's time to
-    seconds. backward: without the gradients of weights, which are `weight`; hidden: messages that run beside
-    computation, in none of the others; meets: whether ranks meet in collectives within the passes."""
+    """One micro-batch's passes through one chunk on a rank, as part of a step's time -> seconds. backward: without the
+    gradients of weights, which are `weight`; hidden: messages that run beside computation, in none of the others;
+    flops: floating-point operations of all passes; meets: whether ranks meet in collectives within the passes."""
 
     forward: dict[str, float]
     backward: dict[str, float]
@@ -60,10 +60,10 @@ def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
 
 
 def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
-    """The passes of a chunk on a device. The backward's tensor-parallel messages of column-parallel linears
-    (all-reduces, or gathers and scatters), taken to last as long as all of the forward's, are hidden by the gradients
-    of weights as far as these last. With `speed.overlaps_tensor` tensor-parallel messages of both passes are hidden by
-    the products beside them, all but the first of t parts (in the backward only if that hides more)."""
+    """The passes of one micro-batch through a chunk on a device. Gradients of weights hide tensor-parallel messages of
+    the backward, for at most the seconds that those of the forward take (an estimate of column-parallel linears'
+    share). With `speed.overlaps_tensor` products hide up to (t-1)/t of the tensor-parallel messages of both passes, in
+    the backward only if that hides more; t is the tensor-parallel size."""
     operations = list(chunk.operations(plan.micro_batch))
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))
@@ -127,9 +127,9 @@ def _seconds(speed: Speed, messages: Iterable[Message]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of the computations of each chunk of each stage, for `schedules.simulate` (its `Durations`). takes_turns:
-    whether in a pair each half computes while the other's expert messages travel; pace: the speed of stages that share
-    cores, None: they do not; micro_batches: their number in a step."""
+    """The `Durations` of `schedules.simulate`: `passes` [stage][chunk] and the seconds of a message to another stage
+    (`transfer`). takes_turns: whether in a pair each half computes while the other's expert messages travel; pace: the
+    speed of stages that share cores, None: they do not; micro_batches: their number in a step."""
 
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]: the passes of one micro-batch."""
@@ -152,8 +152,8 @@ class StageTimes:
         return weight
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> float:
-        """Seconds of the expert messages of a pair, a forward and a backward, that each of the two hides behind the
-        other's computation; 0 unless `takes_turns`. chunks: ignored."""
+        """Seconds by which a pair is shorter than its forward and its backward one after the other: each half's expert
+        messages, as far as the rest of the other half lasts. 0 unless `takes_turns`. chunks: ignored."""
         if not self.takes_turns:
             return 0.0
         one, other = (self.passes[stage][action.chunk] for action in pair)
@@ -177,9 +177,9 @@ class StageTimes:
         return sum(self.of(action, stage, chunks, action in split) for action in computes) - saved
 
     def saved_in_step(self, entries: Sequence[Sequence[Ordered]]) -> list[float]:
-        """Seconds, at its own speed, that pairs of a forward and a backward save on each stage in a whole step.
-        entries: of a step with few micro-batches; those that the whole step has beyond them count as pairs that save
-        the average, on a stage that has any pair."""
+        """Seconds that pairs (see `saved`) save on each stage in a whole step, at the stage's own speed. entries: of a
+        step with few micro-batches; each further forward of the whole step counts as one more pair, which saves the
+        average of the stage's pairs; 0 for a stage without pairs."""
         return [self._saved_by(own, stage) for stage, own in enumerate(entries)]
 
     def _saved_by(self, entries: Sequence[Ordered], stage: int) -> float:
@@ -192,9 +192,9 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class StepTime(Prediction):
-    """Seconds of one training step by part, which add up to the whole: of messages only those that no computation
-    hides. work, saved, stretch: of each stage, the seconds of its work, those that pairs save, and the factor by
-    which shared cores stretch them."""
+    """Seconds of one training step by part, of messages only those that no computation hides (the others: `hidden`).
+    work, saved, stretch: of each stage, the seconds of its work, those that pairs save (taken off `work`), and the
+    factor for shared cores that both contain; slowest: the stage with the most work."""
 
     hidden: dict[str, float]
     """Part -> seconds of messages that are overlapped with computation, in none of `parts`."""
@@ -213,9 +213,9 @@ class StepTime(Prediction):
     times: StageTimes = field(repr=False)
 
     def of_stage(self, stage: int) -> dict[str, float]:
-        """Name -> seconds of one stage: forward, backward, exposed messages by kind, and `bubble`, in which it waits
-        for other stages and their messages; "data parallel" and "optimizer" are those of the stage where these
-        together take longest. They add up to `total`."""
+        """Name -> seconds of one stage in a step: "forward", "backward", exposed messages by kind, and "bubble", in
+        which it waits for other stages and their messages; "data parallel" and "optimizer" are those of the stage where
+        these two together take longest."""
         found = {"forward": 0.0, "backward": 0.0}
         for one in self.times.passes[stage]:
             for name, table in (("forward", one.forward), ("backward", one.backward), ("backward", one.weight)):
@@ -236,8 +236,8 @@ class StepTime(Prediction):
 
 
 def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
-    """The time of a step of a pipeline with these stages. Stages that are the same object in `plans` are computed
-    once."""
+    """The time of a step of a pipeline. plans: of its stages, in order; the passes of those that are the same object
+    are computed once."""
     config, distinct = plans[0].config, {id(plan): plan for plan in plans}
     made = {number: _passes(plan, speed) for number, plan in distinct.items()}
     passes = [made[id(plan)] for plan in plans]

@@ -40,13 +40,14 @@ class OffloadSettings(Protocol):
 
     @property
     def smallest_offloaded(self) -> int:
-        """The number of elements from which on a saved activation of an offloaded module goes to host memory."""
+        """The fewest elements with which a saved activation of an offloaded module goes to host memory."""
 
 
 def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
     """Paths, within the layer at position `index` of its chunk, of the modules whose saved activations these
     settings put in host memory; none of them lies in another. The empty path stands for the whole layer. Raises
-    KeyError for a name in use that is no key of `SWAP_MODULES` or `OFFLOAD_MODULES`."""
+    KeyError if `swap_modules` is read and has a name that is no key of `SWAP_MODULES`, or `offload_modules` is read and
+    has one that is no key of `OFFLOAD_MODULES`."""
     if index < settings.cpu_offloading_num_layers:
         return (WHOLE_LAYER,)
     names = settings.swap_modules.split(",") if settings.swap_attention else []
@@ -57,9 +58,9 @@ def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
 
 
 def wrong_offload(settings: OffloadSettings, num_layers: int) -> Iterator[Finding]:
-    """Findings about names that are no keys of `SWAP_MODULES` (--swap-modules, where attention is swapped) or of
-    `OFFLOAD_MODULES` (--offload-modules), about more layers than there are, and about
-    --fine-grained-activation-offloading without modules."""
+    """Findings about names in --offload-modules that are no keys of `OFFLOAD_MODULES`, about names in --swap-modules
+    that are no keys of `SWAP_MODULES` (with --swap-attention), about a --cpu-offloading-num-layers above `num_layers`,
+    and about --fine-grained-activation-offloading without --offload-modules."""
     if settings.cpu_offloading_num_layers > num_layers:
         given = settings.cpu_offloading_num_layers
         yield Finding("--cpu-offloading-num-layers", given, f"there are {num_layers} layers", "lower it")

@@ -12,19 +12,19 @@ Sizes = dict[str, int]
 
 
 class Again(IntEnum):
-    """Ways to recompute a part. WHOLE: the part keeps its input and runs again. WITHOUT_OUTPUT: so it does, and the
-    linear behind it does not keep the part's output. OUTPUTS: so it does, and the operator that takes its several
-    outputs does not keep them. OUTPUT: the part's graph is kept, its output alone is computed again. What a layer keeps
-    follows from its recomputed parts one after the other, in this order of their ways."""
+    """Ways to recompute a part, in the order in which their effects on a layer's kept bytes are worked out. WHOLE: the
+    part runs again from its input. WITHOUT_OUTPUT: like WHOLE, and the linear behind the part does not keep the part's
+    output. OUTPUTS: like WHOLE, and the operator that takes the part's several outputs does not keep them. OUTPUT: the
+    part's graph is kept; its output alone is computed again, and not kept by the linear behind it."""
 
     WHOLE = 0
-    """The part keeps its input, and runs again when its backward comes."""
+    """The part runs again from its input when its backward comes."""
     WITHOUT_OUTPUT = 1
-    """The part keeps its input and runs again, and the linear after it does not keep the part's output either, but asks
-    for it."""
+    """The part runs again from its input, and the linear after it does not keep the part's output either, but asks for
+    it."""
     OUTPUTS = 2
-    """The part keeps its input and runs again, and the operator that takes its several outputs, such as queries, keys
-    and values, does not keep them, but asks for them."""
+    """The part runs again from its input, and the operator that takes its several outputs, such as queries, keys and
+    values, does not keep them, but asks for them."""
     OUTPUT = 3
     """The part's graph is kept as without recomputation; only its output is computed again, when the linear after it
     asks."""
@@ -33,9 +33,10 @@ class Again(IntEnum):
 @dataclass(frozen=True)
 class Part:
     """A part of a block, or of a layer, that may run again in the backward. Paths are within the block, or the layer.
-    again: its way; runs: submodules that run again with it; holders: submodules that save its input; feeds: submodules
-    that save its output; begins: whether its input is the layer's normed hidden states; flag: its value of
-    --recompute-modules; name: the user's path of it."""
+    again: its way; runs: submodules that run again with it (empty: the one at `path`); holders: submodules that save
+    its input; feeds: submodules that save its output; begins: whether its input is the layer's normed hidden states;
+    flag: its value of --recompute-modules; name: the user's path of it, aliases: further ones; unasked: whether a CPU
+    may recompute its output without being asked; norm: path of the norm whose output it takes, if any."""
 
     path: str
     """Path of the part, and the name by which its cell runs it (`run_part`); empty for the whole block."""
@@ -56,7 +57,7 @@ class Part:
     aliases: tuple[str, ...] = ()
     """Further paths by which MindFormers' lists name the part."""
     unasked: bool = False
-    """Whether, on a CPU, the part's output is computed again even if the user did not ask for it."""
+    """Whether, on a CPU, the part's output may be computed again even if the user did not ask for it."""
     name: str = ""
     """The path by which users name the part, within the layer."""
     norm: str | None = None
@@ -72,8 +73,8 @@ class Part:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether recomputing the part's output (OUTPUT) saves nothing, as no submodule in `feeds` would do without it.
-        False for parts with another way."""
+        """Whether the part has the way OUTPUT and no submodule saves its output (`feeds` is empty), so that to compute
+        the output again saves nothing."""
         return self.again is Again.OUTPUT and not self.feeds
 
     def covers(self, path: str) -> bool:
@@ -96,8 +97,8 @@ class Part:
 
     def kept_by_second_run(self, kept: Sizes, micro_batch: Any) -> int:
         """Bytes that the part's second run saves until its backward has run: with its output, as far as `feeds` keep
-        it, and without its input. 0 with the way OUTPUT: the result alone is computed again, while one operator needs
-        it. kept: bytes by path that the layer keeps without recomputation."""
+        it, and without its input. 0 with the way OUTPUT. kept: bytes by path that the layer keeps without
+        recomputation."""
         if self.again is Again.OUTPUT:
             return 0
         of_input = self.input_bytes(micro_batch) if self.input_bytes else sum(kept[path] for path in self.holders)
@@ -127,9 +128,9 @@ class LayerParts(NamedTuple):
         return {part.flag for part in self.parts if part.flag}
 
     def matching(self, pattern: str) -> set[str]:
-        r"""Names of the parts that a pattern of MindFormers' lists matches: regular expressions with `\.` between them,
-        each of which must match the whole name of a child, in as many levels as the part's name or alias has. Raises
-        ValueError if one of them is no regular expression."""
+        r"""Names of the parts that a pattern of MindFormers' lists matches. The pattern is regular expressions with
+        `\.` between them, as many as the part's name, or one of its aliases, has pieces between dots; each must match
+        the whole of its piece. Raises ValueError if one of them is no regular expression."""
         try:
             expressions = [re.compile(one) for one in pattern.split(r"\.")]
         except (re.error, OverflowError) as error:
@@ -145,15 +146,15 @@ class LayerParts(NamedTuple):
         return {part.name for part in self.parts if part.flag == flag}
 
     def outermost(self, names: Iterable[str]) -> tuple[Part, ...]:
-        """The parts with these names, without those that lie in another of them and those of which recomputing
-        the output saves nothing (`is_in_vain`), such as a norm before experts."""
+        """The parts with these names, in the layer's order, without those that are recomputed in vain (`is_in_vain`)
+        and those whose path lies below that of another of them."""
         asked = {*names}
         chosen = [part for part in self.parts if part.name in asked and not part.is_in_vain]
         return tuple(p for p in chosen if not any(is_within(p.path, other.path) for other in chosen if other is not p))
 
     def rest(self, left_out: Collection[str]) -> tuple[Part, ...]:
-        """The `outermost` of the layer's parts other than the ones named in `left_out`, those around them and those in
-        them."""
+        """The `outermost` of the layer's parts without those named in `left_out`, those that would run one of them
+        again, and those whose path lies below that of one of them."""
         kept = [part.path for part in self.parts if part.name in left_out]
         return self.outermost(
             part.name

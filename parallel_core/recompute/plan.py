@@ -36,7 +36,9 @@ class RecomputeSettings(OffloadSettings, Protocol):
 
 
 class LayerRecompute(NamedTuple):
-    """The recomputation of one layer: all of it (`full`), some parts or none; and its modules that are offloaded."""
+    """The recomputation of one layer: all of it (`full`), some `parts` or none; linears whose collectives do not run
+    again (`kept_collectives`); modules that are `offloaded`; and parts whose output may be recomputed unasked
+    (`droppable`)."""
 
     full: bool = False
     parts: tuple[Part, ...] = ()
@@ -70,8 +72,8 @@ class LayerRecompute(NamedTuple):
 
     @property
     def ways(self) -> dict[str, Again]:
-        """Path of each recomputed part -> its way. WHOLE becomes WITHOUT_OUTPUT where another part recomputes the
-        output (OUTPUT) that the same submodule takes."""
+        """Path of each recomputed part -> its way. A part with the way WHOLE has WITHOUT_OUTPUT if its `feeds` share a
+        submodule with those of a recomputed part with the way OUTPUT."""
         made_again = {path for part in self.parts if part.again is Again.OUTPUT for path in part.feeds}
         return {
             part.path: Again.WITHOUT_OUTPUT if not part.again and made_again.intersection(part.feeds) else part.again
@@ -81,8 +83,8 @@ class LayerRecompute(NamedTuple):
 
 @dataclass(frozen=True)
 class CellRecompute:
-    """The ways in which the parts of one cell (nn.Cell) are recomputed, given to it when it is built. Paths are within
-    the cell; the cell's own path is empty."""
+    """The recomputation of one cell (nn.Cell): the ways of its recomputed parts, linears whose collectives do not run
+    again (`kept_collectives`), and `offloaded` modules. Paths are within the cell; its own path is empty."""
 
     ways: Mapping[str, Again] = field(default_factory=dict)
     """Path -> way of each part that is recomputed."""
@@ -95,8 +97,8 @@ class CellRecompute:
 
     @classmethod
     def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> "CellRecompute":
-        """The recomputation of a layer's cell, from that of the layer. smallest_offloaded: the number of elements
-        from which on a saved activation of an offloaded module goes to host memory."""
+        """The recomputation of a layer's cell, from that of the layer (`full` is not read). smallest_offloaded: the
+        fewest elements with which a saved activation of an offloaded module goes to host memory."""
         return cls(asked.ways, asked.kept_collectives, frozenset(asked.offloaded), smallest_offloaded)
 
     def within(self, module: str) -> "CellRecompute":
@@ -113,16 +115,13 @@ class CellRecompute:
 
 @dataclass(frozen=True)
 class ChunkRecompute:
-    """The recomputation of the layers of one chunk, of which at most `group_size` neighbouring full ones run again
-    together, and with them `joined` ones (positions), which take a result of the layer before. With `slices_inputs` a
-    tensor-parallel rank keeps only its slice of their input."""
+    """The recomputation of the layers of one chunk. Neighbouring full ones run again together, in groups of at most
+    `group_size`; a group is larger only by `joined` layers (positions), which take a result of the layer before. With
+    `slices_inputs` a tensor-parallel rank keeps only its slice of a group's input, where it can be cut evenly."""
 
     layers: tuple[LayerRecompute, ...]
-    """The recomputation of each layer of the chunk, in order."""
     group_size: int = 1
-    """The most neighbouring full layers that are recomputed together from the input of the first (`uniform`)."""
     slices_inputs: bool = False
-    """Whether a tensor-parallel rank keeps only its part of the input of a group of recomputed layers."""
     smallest_offloaded: int = 1
     """The number of elements from which on a saved tensor goes to host memory."""
     joined: frozenset[int] = frozenset()
@@ -153,12 +152,12 @@ class ChunkRecompute:
 
 @dataclass(frozen=True)
 class RecomputePlan:
-    """Tables [chunk][stage] of how many layers, the first ones of the chunk, each kind of recomputation applies to:
-    `full` to all of a layer, the others to modules, by pattern or name. group_size, slices_inputs: as `ChunkRecompute`
-    has them; runs_collectives_again: False with --no-mp-comm-recompute."""
+    """Tables [chunk][stage] of numbers of layers, the first ones of a chunk: all there are (`counts`); those that run
+    again whole (`full`); by modules' pattern or name, those in which the modules (`select`, `flagged`), or only their
+    collectives (`communication`), run again, or are left out of that (`..._exclude`). group_size, slices_inputs: as in
+    `ChunkRecompute`; runs_collectives_again: False with --no-mp-comm-recompute."""
 
     counts: Table
-    """The number of all layers of each chunk on each stage."""
     full: Table
     """The number of layers that are recomputed whole, but for the parts in `select_exclude`; `select` and `flagged` do
     not act on them."""
@@ -178,9 +177,8 @@ class RecomputePlan:
     offload: Callable[[int], tuple[str, ...]] = lambda index: ()
     """Position of a layer in its chunk -> paths of the modules whose saved activations lie in host memory."""
     smallest_offloaded: int = 1
-    """The number of elements from which on a saved tensor goes to host memory."""
     by_stage: bool = False
-    """Whether the user gave lists by stage, so that the log shows their normalised form."""
+    """Whether the user gave a setting of `BY_STAGE`, so that the log shows the normalised form."""
 
     @classmethod
     def of(cls, settings: RecomputeSettings, counts: Table) -> "RecomputePlan":
@@ -238,7 +236,8 @@ class RecomputePlan:
         return LayerRecompute(full, parts, kept, self.offload(index), droppable)
 
     def log_lines(self) -> Iterator[str]:
-        """Lines with the normalised tables, as MindFormers logs them; none unless the user gave lists by stage."""
+        """Lines with the normalised tables, as MindFormers logs them; none unless the user gave `recompute`,
+        `select_recompute` or `select_comm_recompute`."""
         if not self.by_stage:
             return
         yield f"Formative layer_recompute: {self.full}"
@@ -250,7 +249,8 @@ class RecomputePlan:
             yield f"Formative select_comm_recompute_exclude: {as_logged(self.communication_exclude)}"
 
     def layer_lines(self, layers: Iterable[tuple[int, LayerRecompute]]) -> Iterator[str]:
-        """Lines, as MindFormers logs them, for the recomputed of these (number, layer); none without lists by stage."""
+        """A line, as MindFormers logs it, for each of these (number, layer) that is recomputed, whole or in parts; none
+        unless the user gave `recompute`, `select_recompute` or `select_comm_recompute`."""
         if not self.by_stage:
             return
         for number, layer in layers:
@@ -317,8 +317,8 @@ def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table)
 def wrong_settings(
     settings: RecomputeSettings, counts: Table, flags: dict[str, str], there: LayerParts
 ) -> Iterator[Finding]:
-    """Findings about lists by stage whose form does not fit `counts` [chunk][stage] layers, or whose patterns match no
-    part (of collectives: no norm) or cannot be read. flags: setting -> the user's name; there: the model's parts."""
+    """Findings about MindFormers' settings that do not fit `counts` [chunk][stage] layers, or whose patterns match no
+    part (of collectives: no norm) or are malformed. flags: setting -> the user's name; there: the model's parts."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)
         try:

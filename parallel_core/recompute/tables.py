@@ -24,8 +24,9 @@ def first_of(layers: int, counts: Table) -> Table:
 
 
 def dealt(layers: Sequence[int], counts: Table) -> Table:
-    """The table [chunk][stage] that deals each stage's number in `layers` over the stage's chunks, one layer at a time.
-    A chunk whose layers (`counts` [chunk][stage]) are used up is passed over; a number beyond all of them is cut."""
+    """The table [chunk][stage] that deals each stage's number in `layers` over the stage's chunks, one layer to each in
+    turn. A chunk whose layers (`counts` [chunk][stage]) are used up is passed over; a number above the stage's layers
+    is cut to them."""
     table = none_of(counts)
     for stage, wanted in enumerate(layers):
         left = min(wanted, sum(row[stage] for row in counts))
@@ -77,8 +78,9 @@ def _number(entry: Any, all_layers: int) -> int:
 
 
 def beyond(value: Any, counts: Table) -> Iterator[str]:
-    """A clause for each number in a valid setting of `table_of`, or in a dictionary of such, that exceeds the stage's
-    or the chunk's layers (`counts`)."""
+    """A clause for each number in a valid setting of `table_of`, or in a dictionary of such, that exceeds the layers
+    there are: of its stage, or in a list by chunk of its chunk on that stage. counts: the layers of each
+    [chunk][stage]."""
     if isinstance(value, dict):
         yield from (f"{pattern}: {clause}" for pattern, part in value.items() for clause in beyond(part, counts))
     if not isinstance(value, list | tuple):

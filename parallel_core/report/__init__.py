@@ -1,4 +1,4 @@
-"""Figures, events and traces in the folders of runs, as one page: in sections; then JSON, and HTML around it."""
+"""One page about runs, made of the figures, events and traces in their folders: a value, JSON of it, HTML with that."""
 
 from parallel_core.report.document import html
 from parallel_core.report.page import page_of

@@ -15,7 +15,8 @@ ROWS = 9
 
 
 class Curve(NamedTuple):
-    """A column of `metrics.jsonl` that is plotted, multiplied by `scale`."""
+    """A column of `metrics.jsonl` that is plotted, multiplied by `scale`. is_of_some_steps: whether steps without the
+    figure are left out instead of being gaps."""
 
     column: str
     title: str
@@ -51,7 +52,7 @@ OTHERS = {
 
 def sections(runs: Sequence[Run]) -> Iterator[Section]:
     """The section of learning (`LEARNING`, then each column that is neither in `OTHERS` nor a load of experts, as a
-    further loss), and the section of speed and memory. A column without a finite value has no plot."""
+    further loss), and the section of speed and memory. A column that has no finite value in any run has no plot."""
     yield _section("learning", "Learning", runs, (*LEARNING, *_further(runs)))
     yield _section("speed", "Speed and memory", runs, SPEED)
 

@@ -16,8 +16,9 @@ EVEN = "1 is an even share."
 
 
 def section(runs: Sequence[Run]) -> Section | None:
-    """The section with two heat maps for each run with experts (the busiest expert by step, all experts in the last
-    event of them), as far as the run has finite figures for it; None without such a run."""
+    """The section with up to two heat maps for each run: the load of each layer's busiest expert by step, and the load
+    of all experts in the run's last "experts" event; each only if the run has finite figures for it. None if no run has
+    any."""
     plots = [plot for number, run in enumerate(runs) for plot in (*_over_steps(number, run), *_newest(number, run))]
     return Section("experts", "Load of experts", EVEN, list(plots)) if plots else None
 

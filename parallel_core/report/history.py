@@ -16,8 +16,8 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "total")
 
 def overview(runs: Sequence[Run]) -> Section:
     """The section with a table of all runs' main figures, a table of memory as predicted and measured for the runs that
-    have a prediction, and for each run that compared steps with a plan tables of its last comparison: time and memory
-    by part."""
+    have a prediction (if any has), and for each run that compared steps with a plan tables of its last comparison: time
+    by part and memory by part, each if it was compared."""
     columns = [
         "run",
         "steps",
@@ -111,8 +111,8 @@ def _sums(pairs: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 def happened(runs: Sequence[Run]) -> Section:
     """The section of events: a table of starts, ends and errors of runs (of each run the last 200), and one of
-    warnings, run after run (the last 200 of all), among them lines and traces that cannot be read and losses that are
-    missing or no finite number; each table only if it has rows."""
+    warnings, run after run (the last 200 of all), among them lines and traces that cannot be read and, of a run that
+    has losses, steps without a finite one; each table only if it has rows."""
     starts = [row for run in runs for row in _starts(run)]
     warnings = [row for run in runs for row in _warnings(run)]
     tables = [Table("Starts and ends", ["run", "time (UTC)", "step", "what", "from"], starts)] if starts else []

@@ -23,8 +23,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of the run with the index `run` on the page: values y, and their places x on the axes "step", "samples"
-    and "hours", as far as the run has figures for these."""
+    """A curve of the run with the index `run` on the page: values y, and x: for each of the axes "step", "samples" and
+    "hours" for which the run has figures, the values' places on it. is_constant: whether it is a horizontal line to
+    compare with."""
 
     run: int
     name: str
@@ -37,7 +38,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Lines:
-    """A plot of curves over steps; `text` describes it in words, `table` has its figures."""
+    """A plot of curves over steps (or samples, or hours); `text` describes it in words, `table` has figures of it."""
 
     id: str
     title: str
@@ -51,7 +52,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Heat:
-    """A heat map of values z [len(y), len(x)]; `text` describes it in words, `table` has its figures."""
+    """A heat map of values z [len(y), len(x)]; `text` describes it in words, `table` has figures of it."""
 
     id: str
     title: str
@@ -104,9 +105,10 @@ class Page:
 
 
 def figure(value: Number, unit: str = "") -> str:
-    """A number as text, with `unit` right behind it; "-" alone for None and NaN. At most six significant digits, with
-    thousands separators, and with a power of ten below 0.0001 (but for 0); if these make a million or more, at most
-    four digits and a power of ten (1.235e+06). The sign does not count in this."""
+    """A number as text, with `unit` right behind it; "-" alone for None and NaN, "inf" for infinity. At most six
+    significant digits, with thousands separators; where these make less than 0.0001 (but for 0), with a power of ten;
+    where they make a million or more, at most four digits and a power of ten (1.235e+06). The sign does not count in
+    this."""
     if value is None or value != value:
         return ABSENT
     return f"{value:,.6g}{unit}" if abs(value) < 1e6 else f"{value:,.4g}{unit}"

@@ -36,7 +36,7 @@ class Run:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the folder has neither figures nor events nor a trace with measured spans."""
+        """Whether the folder, as read last, has neither figures nor events nor a trace with measured spans."""
         return not (self.figures.names() or self.events or self.measured)
 
     @property
@@ -99,7 +99,7 @@ class Run:
 
 def name_apart(runs: Iterable[Run]) -> None:
     """Set each run's name to the last parts of its folder's absolute path: of all runs the same number, the smallest
-    that tells them apart; if two have one folder, each name is the whole path."""
+    that tells them apart; if two have the same path, each name is the whole path."""
     listed = list(runs)
     for parts in range(1, 1 + max((len(run.folder.absolute().parts) for run in listed), default=0)):
         names = [str(Path(*run.folder.absolute().parts[-parts:])) for run in listed]

@@ -26,8 +26,8 @@ def thinned(values: Array, bins: int = BINS) -> Array:
 
 
 def means(values: Array, bins: int) -> Array:
-    """The mean [rows, bins] of the finite values among `values` [rows, n] in each of `bins` bins of columns, at most n;
-    NaN for a bin without any."""
+    """The mean [rows, bins] of the finite values among `values` [rows, n] in each of `bins` bins of neighbouring
+    columns; NaN in a row where a bin has none. bins: 1 to n."""
     edges = np.linspace(0, values.shape[1], bins + 1).astype(int)[:-1]
     finite = np.isfinite(values)
     count = np.add.reduceat(finite, edges, axis=1, dtype=int)

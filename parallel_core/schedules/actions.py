@@ -123,14 +123,14 @@ class Placement(NamedTuple):
 
 
 def consumer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """The action that needs the result of `action` of `stage`, and the stage that runs it; None for the last virtual
-    stage's forward, the first one's backward and gradients of weights."""
+    """The action that needs the result of `action` of `stage`, and the stage that runs it; None for a forward of the
+    last virtual stage, for a backward of the first, and for any `WeightGrad`."""
     return _moved(action, stage, placement, 1)
 
 
 def producer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """The action that makes the input of `action` of `stage`, and the stage that runs it; None for the first virtual
-    stage's forward, the last one's backward and gradients of weights."""
+    """The action that makes the input of `action` of `stage`, and the stage that runs it; None for a forward of the
+    first virtual stage, for a backward of the last, and for any `WeightGrad`."""
     return _moved(action, stage, placement, -1)
 
 
@@ -145,7 +145,7 @@ def _moved(action: Compute, stage: int, placement: Placement, along: int) -> tup
 
 
 def input_of(action: Backward | WeightGrad) -> Compute:
-    """The action that the same stage must have run before: the forward of a backward, the backward of a gradient of
-    weights."""
+    """The action that the same stage must have run before, of the same micro-batch and chunk: for a backward the
+    forward, for a `WeightGrad` the backward."""
     before = Backward if isinstance(action, WeightGrad) else Forward
     return before(action.micro_batch, action.chunk)

@@ -34,10 +34,10 @@ Order = Sequence[Sequence[Compute]]
 
 
 class Way(NamedTuple):
-    """The rule by which a stage that waits runs a gradient of weights. longest: whether it may run one that takes
-    longer than the wait, where that wait makes it the stage that has waited most; parts: the part of its duration that
-    the wait must last at least otherwise. In each pair of values the first is for waits before forwards, the second for
-    waits before backwards. backwards_first: whether in each round stages whose turn is a backward go first."""
+    """The rule by which a stage that waits runs a gradient of weights: if the wait lasts at least `parts` of the
+    gradient's duration; with `longest` also in a shorter wait that makes the stage the one that has waited most. Of
+    either's two values the first is for waits before forwards, the second for waits before backwards. backwards_first:
+    whether in each round of the simulation stages whose turn is a backward go first."""
 
     longest: tuple[bool, bool] = (False, False)
     """Whether a stage may run a gradient of weights that takes longer than the wait, where the wait makes it the stage

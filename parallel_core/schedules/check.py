@@ -103,7 +103,7 @@ def check(
     some_whole: bool = False,
 ) -> list[int]:
     """Raise AssertionError unless the schedule is right; return the largest number of activations that each stage
-    keeps.
+    keeps (0 without backwards).
 
     Proven: each stage runs each action exactly once, a backward after its forward, a weight gradient after its
     backward; nothing is computed before its input arrived, nothing sent before it was made, or to where it is not
@@ -111,8 +111,8 @@ def check(
     partners.
 
     An activation is that of one micro-batch in one chunk, kept until its last gradient. placement: None is one chunk on
-    each stage. backward: false for evaluation. some_whole: only some backwards leave weight gradients to an action of
-    their own.
+    each stage. backward: false for evaluation. some_whole: a backward need not have a weight gradient of its own where
+    others have.
     """
     placement = placement or Placement(len(schedule))
     _each_action_once(schedule, micro_batches, placement.chunks, backward, some_whole)

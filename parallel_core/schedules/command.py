@@ -26,7 +26,7 @@ MOST_COLUMNS = 500
 
 
 def duration(text: str) -> Fraction:
-    """A time of the command line ("2", "0.5", "4/3") as a fraction. Raises ValueError for other text."""
+    """A time of the command line ("2", "0.5", "4/3") as a fraction. Raises ValueError for text that is no number."""
     try:
         return Fraction(text)
     except ZeroDivisionError as error:
@@ -59,7 +59,7 @@ def parser() -> ArgumentParser:
 
 
 def faults(args: Namespace) -> Iterator[Finding]:
-    """Findings about single arguments: sizes below 1, times of computations that are not above 0, a transfer below 0,
+    """Findings about arguments: sizes below 1, times of computations that are not above 0, a transfer below 0,
     and, where a schedule splits them off, weight gradients that take as long as the backward or longer."""
     for name in ("stages", "micro_batches", "chunks", "group_size"):
         value = getattr(args, name)
@@ -88,8 +88,8 @@ def misfits(args: Namespace) -> Iterator[Finding]:
 
 
 def report(args: Namespace, timeline: Timeline, kept: Sequence[int]) -> str:
-    """The printed text: the picture, or its width if that is above MOST_COLUMNS, time and bubble, and each stage's
-    largest number of activations (`kept`)."""
+    """The printed text: the picture, or only its width if that is above MOST_COLUMNS; then time and bubble; then each
+    stage's largest number of activations (`kept`)."""
     width = draw.columns(timeline)
     picture = f"(a picture of {width} columns is not printed; write an --svg)\n"
     if width <= MOST_COLUMNS:

@@ -56,15 +56,14 @@ def _label_width(timeline: Timeline) -> int:
 
 
 def columns(timeline: Timeline) -> int:
-    """The number of characters of a row of `text`, blanks at its end counted, the stage's name and computations that
-    take no time not."""
+    """The number of characters of a row of `text` behind the stage's name, with the blanks that are cut at its end."""
     return int(timeline.length / _tick(timeline)) * _label_width(timeline)
 
 
 def text(timeline: Timeline) -> str:
     """The timeline as text: a row for each stage, and in it columns of equal width for ticks, the longest time of which
-    every start and stop is a multiple. A computation is its label and dashes for as long as it takes, a dot an idle
-    tick; one that takes no time is left out."""
+    every start and stop is a multiple. A computation is its label and dashes for as long as it takes, an idle tick a
+    dot; a computation that takes no time is left out."""
     tick, chunks, width = _tick(timeline), _chunks(timeline), _label_width(timeline)
     stage_width = len(str(len(timeline.spans) - 1))
     rows = []
@@ -86,7 +85,7 @@ BOX, ROW, LEFT, TOP = 26, 30, 70, 40
 
 def svg(timeline: Timeline, title: str) -> str:
     """The timeline as the text of an SVG document; the chunks of a stage in lighter and lighter shades. title: plain
-    text, which is escaped here. Raises ZeroDivisionError if a computation takes no time."""
+    text, which is escaped here."""
     chunks = _chunks(timeline)
     times = (span.stop - span.start for _, span in _all_spans(timeline))
     scale = BOX / float(min((time for time in times if time), default=1))

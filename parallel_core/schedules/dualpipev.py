@@ -24,11 +24,11 @@ def fewest_micro_batches(stages: int) -> int:
 def dualpipe_v(
     stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None
 ) -> list[list[Ordered]]:
-    """DualPipe-V of p stages: bubble (p-1)(F&B + B - 3W), F&B being the time of a pair, B of a whole backward and W of
-    gradients of weights, each of one chunk, if gradients of the input take as long as a forward, those of weights no
-    longer, and a pair as long as its two halves; at most 2p + 1 activations of a chunk on a stage.
+    """DualPipe-V of p stages: at most 2p + 1 activations of a chunk on a stage; and a bubble of (p-1)(F&B + B - 3W), if
+    gradients of the input take as long as a forward, those of weights no longer, and a pair as long as its two halves.
+    F&B is the time of a pair, B of a whole backward and W of gradients of weights, each of one chunk.
 
-    A backward leaves gradients of weights to an action of its own before the steady state and at the end of the drain.
+    Backwards before the steady state, and some at the end of the drain, leave gradients of weights to a `WeightGrad`.
     group_size: ignored. Raises AssertionError for another number of chunks than 2, and for fewer micro-batches than
     `fewest_micro_batches`.
     """

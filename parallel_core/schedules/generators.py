@@ -110,8 +110,8 @@ def combined_1f1b(
     """Interleaved 1F1B whose forwards run beside backwards (Megatron's combined 1F1B; the idea is DualPipe's,
     DeepSeek-V3, 2024): while the experts' messages of one micro-batch travel, the other computes.
 
-    A forward runs beside the backward that would follow it, which must be of another micro-batch or chunk. So each
-    stage runs one more forward first, if there is one, and keeps at most one more activation.
+    A pair is a backward of `interleaved` and the forward that would come right after it. So each stage runs one more
+    forward before its first backward, if there is one, and keeps at most one more activation.
     """
     forwards, backwards, warm_up = _interleaving(stages, micro_batches, chunks, group_size)
     return [_paired(forwards, backwards, before + 1) for before in warm_up]

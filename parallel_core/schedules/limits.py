@@ -22,8 +22,8 @@ class Asked(NamedTuple):
 def refusals(
     name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
-    """Findings for sizes that the schedule called `name` does not take, or a group size that it would not read; of
-    several not always one each; none if it takes all. asked: the same sizes for the findings' words."""
+    """Findings for sizes that the schedule called `name` does not take, or a group size that has no effect on it; if
+    there are several faults, not always a finding for each. asked: the same sizes for the findings' words."""
     if name in FOLDED:
         yield from _of_folded(stages, chunks, group_size, asked)
         if name == DUALPIPE_V and micro_batches < fewest_micro_batches(stages):

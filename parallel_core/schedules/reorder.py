@@ -9,8 +9,8 @@ from parallel_core.schedules.simulate import Durations, Time, arrival
 
 
 class Manner(NamedTuple):
-    """The freedom of a stage to leave its order: how long it waits for the computation that is first, in lengths of the
-    one that it could run instead (`patience`), and whether it keeps to the order in the steady state."""
+    """The freedom of a stage to leave its order. patience: how long it waits for the computation that is first, in
+    lengths of the one that it could run instead; keeps_steady: whether it keeps to the order in the steady state."""
 
     patience: float
     """The longest wait for what the order has first, in lengths of the computation that the stage could run instead."""
@@ -133,8 +133,8 @@ class _Stage:
         return there
 
     def run(self, choice: _Choice) -> None:
-        """Run the chosen computation, and before it gradients of weights: those that end before its input is there, and
-        those whose memory it needs."""
+        """Run the chosen computation, and before it gradients of weights: those that end by the time its input is
+        there, and those whose memory it needs."""
         action, _, kept = self.left.pop(choice.place)
         while self._weights and (self._kept + kept > self._most or self._clock + self._weights[0] <= choice.arrival):
             self._clock += self._weights.pop(0)

@@ -46,8 +46,9 @@ class Durations(Protocol):
 @dataclass(frozen=True)
 class Times:
     """The times of one micro-batch's computations on one stage, all its chunks together, and of one message; `weight`
-    is a part of `backward`. `shares` [chunk][stage]: the part of `forward`, `backward` and `weight` that each chunk
-    takes, None: an equal one. A pair saves as much in each chunk."""
+    is a part of `backward`. `saved_by_pairs`: the time by which the pairs of one micro-batch, of all chunks together,
+    are shorter than their computations; each chunk's has an equal part of it. `shares` [chunk][stage]: the part of
+    `forward`, `backward` and `weight` that each chunk takes, None: an equal one."""
 
     forward: Time = 1
     backward: Time = 2

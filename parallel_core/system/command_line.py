@@ -57,8 +57,8 @@ INTERRUPTED = 130
 @contextmanager
 def ends_quietly() -> Iterator[None]:
     """Raise SystemExit with INTERRUPTED (130) on Ctrl-C (KeyboardInterrupt) within the block. A BrokenPipeError, as
-    when the reader of standard output (`| head`) has ended, ends the block and is no error; later output is
-    dropped."""
+    when the reader of standard output (`| head`) has ended, ends the block and is no error; standard
+    output is dropped from then on."""
     try:
         yield
         sys.stdout.flush()

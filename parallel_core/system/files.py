@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 
 class ReplacingFile:
-    """A file being written under a temporary name in the folder of `path`, which it replaces when published. The folder
-    is made if it is not there."""
+    """A file being written under a temporary name beside `path`; when published it is renamed to `path`, and replaces
+    a file that is there. The folder is made if it is not there."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -29,7 +29,7 @@ class ReplacingFile:
         os.replace(self._temporary, self.path)
 
     def discard(self) -> None:
-        """Remove the temporary file; nothing once it is published."""
+        """Remove the temporary file; does nothing once it is published."""
         with suppress(OSError):  # what a full disk did not take is not needed
             self.file.close()
         self._temporary.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
     """The path of the file that a checkpoint calls `name`, inside `folder`; it need not exist. Raises ValueError for a
-    name that might lead elsewhere: an absolute or empty one, one with a part "..", a backslash or NUL and, unless
+    name that might lead elsewhere: an absolute one, "", ".", one with a part "..", a backslash or NUL and, unless
     `links`, one that is a link or goes through one."""
     parts = PurePosixPath(name).parts
     if not parts or "\\" in name or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts:

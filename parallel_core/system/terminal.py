@@ -34,11 +34,12 @@ def painted(text: str, colour: str, is_coloured: bool) -> str:
 
 
 def progress_line(found: "re.Match[str]", total: int | None, width: int, is_coloured: bool = False) -> str:
-    """A bar, step, loss, tokens per second and estimated time left, in fewer than `width` columns: from there on they
-    are cut off.
+    """A bar, step, loss, tokens per second and estimated time left, in fewer than `width` (1 or more) columns: the rest
+    is cut off.
 
     found: the match of a step's line of the log, with the groups step, loss, tokens per second, time left. total: steps
-    of the run; None or 0 leaves out the bar. is_coloured: some parts get colours.
+    of the run; None or 0 leaves out the bar. is_coloured: bar and step are green, the loss is bold, or red if it is
+    no finite number, and the time left is cyan.
     """
     step, loss, tokens_per_second, time_left = found.groups()
     is_number = loss not in ("nan", "inf", "-inf")

@@ -73,8 +73,9 @@ def products(dtype: str) -> dict[str, tuple[float, Run]]:
 def linears(
     sizes: Sequence[int] = TOKENS, inner: int = 512, columns: int = 1536, weights: int = 24
 ) -> dict[tuple[str, int], Run]:
-    """(one of a linear's three products, tokens in `sizes`) -> this product of a linear from `inner` to `columns`
-    features with the next few of `weights`, so that none is in a cache when it is needed, as in a step."""
+    """(one of a linear's three products, tokens in `sizes`) -> a function that computes this product of a linear
+    from `inner` to `columns` features with the next NEXT (6) of `weights` matrices of weights, which are taken in turns
+    by all of the functions: with many of them, as in a step, a matrix has left the caches when its turn comes."""
     layers = cycle([(_random(columns, inner), _random(columns, inner)) for _ in range(weights)])
     found: dict[tuple[str, int], Run] = {}
     for tokens in sizes:
@@ -147,8 +148,8 @@ def launches() -> tuple[float, Run]:
 
 
 def update(elements: int = 1 << 20) -> tuple[float, Run]:
-    """(bytes, Adam's update), counted as the planner does: states twice, gradients three times (they are summed, their
-    norm is taken), weights once."""
+    """(bytes, the squared norm of the gradients and Adam's update of `elements` float32 weights). The bytes are those
+    that the planner counts: each of both states twice, gradients three times, weights once."""
     param, grad, average, square = (_random(elements) for _ in range(4))
     settings = AdamStep(
         learning_rate=1e-3, beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.1, step=1, grad_scale=1.0,
@@ -163,8 +164,9 @@ def update(elements: int = 1 << 20) -> tuple[float, Run]:
 
 
 def speed_alone(group: Group) -> float:
-    """The speed of this rank while the other of `group` sleeps, as a multiple of that while both compute. Both call
-    this; products, attention and a sweep are computed in turns, and the fastest of several times counts."""
+    """On rank 0 its speed while rank 1 of `group`, the only other, sleeps, as a multiple of that while both compute;
+    rank 1 returns 0. Both call this; products, attention and a sweep are computed in turns, and the fastest of several
+    times counts."""
     runs = [*linears([512], weights=NEXT).values(), *attentions([512]).values(), sweep(rows=1024)[1]]
     both = alone = inf
     for _ in range(2 * ROUNDS):

@@ -104,7 +104,7 @@ def connect_as(config: AllConfig) -> None:
 
 def train(folder: Path, steps: int, rounds: int) -> None:
     """Train the models in turns, `rounds` times and `steps` steps each time, as the one of two ranks whose number the
-    environment gives; the traces are left in `folder`/<model's name>/<number of the round>."""
+    environment gives; the traces are left in `folder`/<model's name>/<number of the round, from 0>."""
     for turn in range(rounds):
         for model in MODELS:
             _train(model, folder / model / str(turn), steps)

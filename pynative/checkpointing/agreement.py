@@ -17,7 +17,7 @@ def agree(
     offered: Sequence[str], taken: Collection[str], problems: Sequence[str], source: str, *, all_used: bool = True
 ) -> list[str]:
     """The names that `source` offers and no rank takes. Raises ConfigError on every rank if any rank has a problem or,
-    with `all_used`, if a name is taken by no rank.
+    with `all_used`, if an offered name is taken by no rank.
 
     `offered` is the same list on all ranks. `taken` are the names that this rank's model has, `problems` the messages
     of this rank. `source` names in messages where the names come from. All ranks call this.

@@ -39,7 +39,7 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     optimizer nor schedule, as from another tool's checkpoint without an optimizer. If the checkpoint lacks adapters
     that the run has, they begin anew and only weights are taken. Returns None if nothing was saved yet in a directory
     that --save names too. Raises ValueError if any other directory has no checkpoint, or if that is damaged or does not
-    fit, before anything is changed as far as checksums and headers show it; OSError if reading fails later.
+    fit, before anything is changed as far as checksums and headers show it; OSError if reading fails, then or later.
     --resume-training and --exit-on-missing-checkpoint turn None into an error; --resume-training also refuses a
     checkpoint of weights alone, or one without the run's adapters; with --no-load-optim a checkpoint above iteration 0
     is none of weights alone.
@@ -79,12 +79,12 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
 
 
 def roll_back(directory: Path, state: RunState) -> Path | None:
-    """Take up the latest checkpoint in `directory` once more: weights, optimizer, schedule, iteration,
-    `callback_states` and, without --no-load-rng, the seed, but not the count of samples. Returns the checkpoint's
+    """Take up the latest checkpoint in `directory` once more: weights, optimizer, schedule, iteration, the run's id,
+    `callback_states` and, without --no-load-rng, a stored seed, but not the count of samples. Returns the checkpoint's
     directory; None, and nothing is changed, if `commit.has_checkpoint` finds none.
 
     Raises ValueError if it is damaged or does not fit, before anything is changed as far as checksums and headers show
-    it; OSError if reading fails later. All ranks call this.
+    it; OSError if reading fails, then or later. All ranks call this.
     """
     if not commit.has_checkpoint(directory):
         return None
@@ -167,8 +167,9 @@ def load_adapters(directory: Path, state: RunState) -> None:
     """Take the adapters of the checkpoint in `directory` (--lora-load). A run that goes on (its iteration is above 0)
     keeps its own: this reads nothing then, and warns.
 
-    Raises ValueError if they are not there, damaged, or differ from the model's by name or shape, before anything is
-    changed as far as checksums and headers show it; OSError if reading fails later. All ranks call this.
+    Raises ValueError if there is no checkpoint, or it is damaged, or its adapters differ from the model's by name or
+    shape, before anything is changed as far as checksums and headers show it; OSError if reading fails, then or later.
+    All ranks call this.
     """
     if state.iteration:
         warn(f"--lora-load {directory}: is not read: the run goes on with its own adapters")
@@ -221,7 +222,7 @@ def load_model(directory: Path, model: nn.Cell, vocabulary: Vocabulary | None = 
 
     vocabulary: the model's, where its tables may have other padding than the checkpoint's; None: they have the same.
     Raises ValueError if the checkpoint is missing, damaged, or does not fit, before anything is changed as far as
-    checksums and headers show it; OSError if reading fails later.
+    checksums and headers show it; OSError if reading fails, then or later.
     """
     reader = open_checkpoint(directory, vocabulary=vocabulary, optimizer=False)
     _check(reader, model, [], STRICTNESS["raise_all"], exactly=False)

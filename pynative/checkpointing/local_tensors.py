@@ -48,8 +48,8 @@ def is_divided(state: RunState) -> bool:
 
 def written_weights(state: RunState) -> dict[str, LocalTensor]:
     """The model's parameters that this rank writes, by global name: of one that ZeRO stage 3 cuts the part that this
-    rank keeps, of others its shard, without padding; either only if this rank is the first of those that hold the
-    same."""
+    rank keeps, of others its shard, without padding at the ends of axes; either only if this rank is the first of those
+    that hold the same."""
     found = ((p.meta.spec.name, _written_part(p)) for p in settled(name_parameters(state.model)))
     return {name: part for name, part in found if part is not None}
 
@@ -67,8 +67,9 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
 
 
 def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
-    """The optimizer states that this rank writes, by "<state>.<name>": the parts that it owns, without padding, if
-    it is the first of the ranks that own the same (with states not shared out over replicas, the first replica)."""
+    """The optimizer states that this rank writes, by "<state>.<name>": the parts that it owns, without padding at the
+    ends of axes, if it is the first of the ranks that own the same (with states not shared out over replicas, the first
+    replica)."""
     coordinates, sharded = parallel_state.get_coordinates(), optimizer.buffers.is_sharded
     found = (
         (name, _part(stretch, memory))

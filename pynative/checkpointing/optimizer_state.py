@@ -25,8 +25,8 @@ def optimizer_tensors(optimizer: FlatOptimizer) -> Iterator[tuple[str, Stretch, 
 
 def optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness) -> list[str]:
     """Messages that say why an optimizer cannot go on with the state in a checkpoint; an empty list if it can, or if
-    the optimizer is None. strictness: whether kinds of states that only the checkpoint has are problems, and states
-    that only the optimizer has; a float32 copy may be missing where the weight is there."""
+    the optimizer is None. strictness: whether kinds of states that only the checkpoint has, and states that only the
+    optimizer has, are problems; a float32 copy may be missing in any case where the weight is there."""
     if optimizer is None:
         return []
     record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"

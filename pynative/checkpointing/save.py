@@ -35,12 +35,12 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, n
     call this.
 
     The run's own checkpoint of the same iteration is replaced, any other moved aside. Returns when it is on the disk.
-    keep: the number of the run's newest checkpoints that are left in `directory`, beside those that
-    --save-retain-interval keeps; None: --keep-checkpoint-max (by default all), or 1 with --save-retain-interval. names:
-    the form of the files' names; None: the configuration's. Raises `SaveFailed` on all ranks if one cannot write, or if
-    another job writes there; ValueError for values assigned to an empty slot of ZeRO stage 3, for a callback's state
-    that a manifest (JSON) cannot hold, for a tensor whose type is none of DTYPES, and for a model that cannot become
-    HuggingFace's files where they are asked for.
+    keep: the number, at least 1, of the run's newest checkpoints that are left in `directory`, beside the newest whole
+    one and those that --save-retain-interval keeps; None: --keep-checkpoint-max (by default all), or 1 with
+    --save-retain-interval. names: the form of the files' names; None: the configuration's. Raises `SaveFailed` on all
+    ranks if one cannot write, or if another job writes there; ValueError for values assigned to an empty slot of ZeRO
+    stage 3, for a callback's state that a manifest (JSON) cannot hold, for a tensor whose type is none of DTYPES, for a
+    model that cannot become HuggingFace's files if these are asked for, and if a file's note (`write_part`) is missing.
     """
     with Saving.begin(directory, state, keep, names) as saving:
         on_all_ranks(saving.path, saving.write)
@@ -50,10 +50,13 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, n
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """A checkpoint that is being saved: all ranks call `write`, when all have, `publish`, and in any case `end`.
+    """A checkpoint that is being saved: all ranks call `write`, when all have, `publish`, and in any case `end`; these
+    three methods use no collective.
 
-    `tensors`: those that this rank writes, by name; `run`: the manifest's account of the run; `keep`: the number of the
-    run's newest checkpoints that stay, None: all. The three methods use no collective.
+    `is_publisher`: this is rank 0; `file`: the name of this rank's file, None: it writes none; `tensors`: those that
+    this rank writes, by name; `run`: the manifest's account of the run; `files`: the names of all writers' files;
+    `keep`: the number of the run's newest checkpoints that stay, beside the newest whole one and those that
+    --save-retain-interval keeps, None: all; `lock`: that of `directory`.
     """
 
     directory: Path
@@ -79,10 +82,11 @@ class Saving:
         keep: int | None = None,
         names: FileNames | None = None,
     ) -> "Saving":
-        """Call the callbacks' `before_save`, list what this rank will write, and make a hidden folder for it; all ranks
-        call this. Tensors must not change until they are written (`local_tensors`). keep, names: as for
-        `save_checkpoint`. Raises `SaveFailed` on all ranks if the folder cannot be made or another job writes there;
-        ValueError as `local_tensors`, and for a callback's state that a manifest (JSON) cannot hold."""
+        """Call the callbacks' `before_save` and list what this rank will write; rank 0 also locks `directory`, moves
+        another run's checkpoint of this iteration aside, and makes a hidden folder for the new one. All ranks call
+        this. Tensors must not change until they are written (`local_tensors`). keep, names: as for `save_checkpoint`.
+        Raises `SaveFailed` on all ranks if the folder cannot be made or another job writes there; ValueError as
+        `local_tensors`, and for a callback's state that a manifest (JSON) cannot hold."""
         for callback in state.callbacks:
             callback.before_save(state)
         world, config = parallel_state.get_world_group(), state.config.training_config.checkpoint
@@ -146,8 +150,8 @@ class Saving:
     def publish(self) -> None:
         """Write the manifest and, if the configuration asks for them, HuggingFace's files, rename the folder, point to
         it as the latest, and delete surplus checkpoints, on rank 0; nothing on other ranks. If three tries of one of
-        these, but for the deletion, fail, raises OSError as `write`; ValueError if a writer's file is missing, and as
-        `add_huggingface`. Warns of a checkpoint that cannot be deleted."""
+        these, but for the deletion, fail, raises OSError as `write`; ValueError if the note (`write_part`) of a
+        writer's file is missing, and as `add_huggingface`. Warns of a checkpoint that cannot be deleted."""
         if not self.is_publisher:
             return
         self._persistently(lambda: write_manifest(self._partial, self.run, self.files))
@@ -157,8 +161,9 @@ class Saving:
         self._delete_surplus()
 
     def end(self) -> None:
-        """Delete what is left of an incomplete folder, as far as that can be done, unless the lock is another job's,
-        which may be writing there, and release the lock if this save took it, on rank 0."""
+        """On rank 0: if this process still has the lock of `directory` and the checkpoint's hidden folder is there,
+        remove leftovers of interrupted saves (`commit.clean`), as far as that can be done; then release the lock if
+        this save took it. Nothing on other ranks."""
         if not self.is_publisher:
             return
         with suppress(OSError):

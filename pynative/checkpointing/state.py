@@ -19,7 +19,7 @@ def new_run_id() -> str:
 
 
 class Updates(Protocol):
-    """The holder of a run's optimizer and learning-rate schedule; None: the run has none."""
+    """The holder of a run's optimizer and learning-rate schedule; either is None if the run has none."""
 
     @property
     def optimizer(self) -> FlatOptimizer | None: ...
@@ -35,7 +35,9 @@ class Remembers(Protocol):
 
 
 class RunState(Protocol):
-    """A run between two steps, as it is saved and loaded."""
+    """A run between two steps, as it is saved and loaded. `callback_states`: the states of callbacks in the checkpoint
+    that was loaded, by the callback's name (`named`); `run_id`: the run's id, which it keeps when it goes on from a
+    checkpoint; `resumed_from`: that checkpoint, None: the run began anew."""
 
     config: AllConfig
     model: nn.CellList

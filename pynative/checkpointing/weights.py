@@ -24,8 +24,8 @@ Shards: TypeAlias = "dict[str, tuple[Place, Array]]"
 
 
 def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, Array]) -> None:
-    """Fill a model from whole arrays, the same on all ranks; each rank takes its shards of the parameters that it has.
-    All ranks call this.
+    """Fill a model from whole arrays, the same in the same order on all ranks; each rank takes its shards of the
+    parameters that it has. All ranks call this.
 
     If names or shapes differ on any rank, raises ValueError on all before anything is written. A rank's error lists the
     names that only the arrays have, those that only this rank's part of the model has, and shapes that differ there.
@@ -60,8 +60,8 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     """Every parameter (or the tensor of the same shape that `of` gives for it) as a whole array by global name, on rank
     0; None on the other ranks.
 
-    Values of 16-bit types come as float32. All ranks call this. A shard that several ranks hold comes from the first of
-    them.
+    Values of 16-bit floats come as float32. All ranks call this. A shard that several ranks hold comes from the first
+    of them.
     """
     coordinates = parallel_state.get_coordinates()
     own: Shards = {}
@@ -86,8 +86,8 @@ def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
 
 
 def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, Array] | None:
-    """Whole arrays by name on rank 0, put together from the shards `own` of the ranks `sources`, rank 0 among them; an
-    element in none of them has any value. None on the other ranks. All ranks call this."""
+    """Whole arrays by name on rank 0, put together from the shards `own` of the ranks `sources`, rank 0 among them;
+    elements that no shard has are undefined. None on the other ranks. All ranks call this."""
     world = parallel_state.get_world_group()
     if world.rank > 0:
         if world.rank in sources:

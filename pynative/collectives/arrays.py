@@ -68,8 +68,8 @@ def writable(x: Tensor, kind: Kind) -> Array:
 
 
 def reduce_into(target: Array, parts: Sequence[Array], op: str, kind: Kind) -> None:
-    """Write parts[0] op parts[1] op ..., in that order, into `target`, which may be the first of the (at least two)
-    parts. 16-bit floats are reduced in float32 and rounded once."""
+    """Write parts[0] op parts[1] op ... (op: "sum", "max" or "min"), in that order, into `target`, which may be the
+    first of the (at least two) parts. 16-bit floats are reduced in float32 and rounded once."""
     with np.errstate(over="ignore", invalid="ignore"):
         if kind.name not in ("float16", "bfloat16"):
             _fold(target, parts, op)

@@ -69,6 +69,6 @@ class CheckedGroup(Group):
         return self._lanes.setdefault(("from", source), Lane())
 
     def unreceived(self) -> list[str]:
-        """Messages that this rank sent in the group and that their receivers have not taken, a line of text for
-        each."""
+        """Messages of this rank's completed sends in the group that their receivers have not taken, a line of text for
+        each; a subclass gives them (NotImplementedError here)."""
         raise NotImplementedError

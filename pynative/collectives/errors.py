@@ -19,8 +19,8 @@ class CollectiveError(RuntimeError):
 
 
 class CollectiveMismatch(CollectiveError):
-    """Ranks called different things, wait for each other in a circle, or at the job's end have left a message or an
-    operation that nobody took; the text names the calls and their places in the program."""
+    """Ranks called different things, wait for each other in a circle, or at the job's end have left a message that
+    nobody received or an operation that nobody waited for; the text names the calls and their places in the program."""
 
 
 class PeerLost(CollectiveError):

@@ -43,7 +43,7 @@ class Launched(Handle):
 
 class Launcher:
     """HCCL's counterpart of `engine.Engine`: the operations that it is given are launched already, so nothing is
-    outstanding here."""
+    outstanding here. last: the label of the operation that was issued last; None: there was none."""
 
     last: object = None
     """Label of the operation that was issued last; None: there was none."""
@@ -115,8 +115,8 @@ class HcclGroup(Group):
         return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """Launch all messages as one batch, none if there are none; a Handle for each message, in their order. Launched
-        one by one on a stream, the sends of two ranks that both send first could wait for each other forever."""
+        """Launch all messages as one batch, no batch for no messages; a Handle for each, in their order. Launched one
+        by one on a stream, the sends of two ranks that both send first could wait for each other forever."""
         operations = [self._operation(message) for message in messages]
         handles = distributed.batch_isend_irecv(operations) if operations else []
         return [

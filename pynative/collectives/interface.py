@@ -80,8 +80,8 @@ class Backend(ABC):
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one stops because of `error`, unless it told an error before: their next or
-        present wait raises PeerFailed, or such an error as `error` if it is a CollectiveError. HCCL cannot tell."""
+        """Tell the other ranks, unless this one's operations have stopped before, that it stops because of `error`;
+        their waits then raise PeerFailed, or such an error as `error` if it is a CollectiveError. HCCL cannot tell."""
 
     @abstractmethod
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Backend(ABC):
 
 
 class Group(ABC):
-    """A group of ranks of the job. `ranks` are global, `rank` is this rank's index among them.
+    """A group of ranks of the job. `ranks` are global, `rank` is this rank's index among them, `size` their number.
 
     Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
     `async_op=True` they return a Handle, and the input must stay unchanged until its `wait()`. A group of one returns

@@ -36,6 +36,7 @@ def join_axis(parts: Array, shape: Sequence[int], axis: int) -> Array:
 
 
 def row_parts(rows: Sequence[int], row: int) -> list[Span]:
-    """The span of each rank's rows in a flat array: rows[i] of them are rank i's, each of `row` entries."""
+    """The span of each rank's rows in a flat array, in which the ranks' rows follow one another from entry 0 on:
+    rows[i] of them are rank i's, each of `row` entries."""
     ends = np.cumsum(rows) * row
     return [Span(int(end) - count * row, int(end)) for end, count in zip(ends, rows, strict=True)]

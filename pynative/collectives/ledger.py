@@ -47,7 +47,8 @@ class Call:
 
     @staticmethod
     def unpacked(memory: mmap.mmap, start: int) -> "Call":
-        """The call whose `packed` bytes begin at byte `start` of `memory`; signature and site as these have them."""
+        """The call whose `packed` bytes begin at byte `start` of `memory`; signature and site are cut as `packed` cuts
+        them."""
         number, signature_size, site_size, row_count = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
         signature = memory[start : start + signature_size].decode(errors="replace")  # may be cut within a character
@@ -58,7 +59,8 @@ class Call:
         return Call(signature, site, number, (numbers[:row_count], numbers[row_count:]))
 
     def agrees(self, memory: mmap.mmap, start: int) -> bool:
-        """Whether the record at byte `start` of `memory` has this number and, in its first 2,048 bytes, signature."""
+        """Whether the record at byte `start` of `memory` has this call's number and the first 2,048 bytes of its
+        signature."""
         signature = self.signature.encode()[:_SIGNATURE_LIMIT]
         number, size, *_ = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size

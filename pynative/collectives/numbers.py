@@ -15,7 +15,7 @@ all whole numbers. Sums of counts over up to 4096 ranks are exact up to 2^36."""
 
 def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
     """A list whose i-th entry is the sum over the group's ranks of their i-th numbers. Each number travels as two in
-    float32, which rounds it; a group of one returns its own. All ranks of the group call this with equally many."""
+    float32, which may round it; a group of one returns its own. All ranks of the group call this with equally many."""
     if group.size == 1:
         return list(values)
     whole = np.array(values, np.float64)

@@ -43,7 +43,8 @@ class Board(Protocol):
         """Give this rank's answer (a packed `Whereabouts`) to question `number`."""
 
     def answers(self, number: int) -> list[str]:
-        """The answers to question `number`, the last one asked, that have come to this rank's host, in rank order."""
+        """The answers to question `number`, the last one asked, that have come to this rank's host, in rank order; none
+        with HCCL."""
 
     def show(self, number: int) -> None:
         """Say that the table of question `number` was shown."""
@@ -90,7 +91,7 @@ class RollCall:
 
     def start(self, describe: Callable[[], Whereabouts], show: Callable[[Sequence[Whereabouts], int], None]) -> None:
         """Start a thread that, until `close`, answers the latest question with `describe()`; the answer's lines go to
-        this rank's error stream, too. On rank 0 of several ranks `show(answers, world size)` is then called, with the
+        this rank's error stream, too. On CPUs rank 0 of several ranks then calls `show(answers, world size)` with the
         answers that came within 2.5 s. A SIGUSR2 to this process asks, as `Board.ask` does."""
         self.close()
         self._describe, self._show, self._ends = describe, show, False

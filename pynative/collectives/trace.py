@@ -17,7 +17,8 @@ class Interval(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """One stretch of this rank's time that is counted for an operation, in seconds of `time.perf_counter`."""
+    """One stretch of this rank's time that is counted for an operation, in seconds of `time.perf_counter`. idle: the
+    seconds of it in which nothing could move, because this rank waited for other ranks."""
 
     start: float
     stop: float
@@ -28,7 +29,10 @@ class Inside(NamedTuple):
 @dataclass
 class Count:
     """Calls of an operation by this rank in groups of several, the bytes that it sends in them by the formulas in
-    `TRAFFIC`, and the seconds that they take of its time: on CPUs with waiting, with HCCL those of the launch."""
+    `TRAFFIC`, and the seconds of its time that are counted for them: on CPUs of issue, `wait` (waiting included) and
+    `Backend.progress`; with HCCL next to none, because the launch is over before the count begins. intervals: issue and
+    end of calls, on CPUs alone; stays: the stretches of time counted; both since the trace keeps intervals, None if it
+    keeps none."""
 
     calls: int = 0
     bytes: int = 0

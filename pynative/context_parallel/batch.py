@@ -23,8 +23,8 @@ def context_shard() -> ContextShard:
 
 
 def entry_of(name: str, value: Any) -> Any:
-    """The BatchEntry of a tensor or array that has axes: the one that `to_tensor` made it of, else a new one with this
-    name; any other value as it is."""
+    """The BatchEntry of a tensor or array that has axes: the one that `to_tensor` made it of, else a new one, made as
+    for the batch's entry `name`; any other value as it is."""
     if not isinstance(value, Tensor | np.ndarray) or not value.ndim:
         return value
     made_of: BatchEntry | None = getattr(value, "batch_entry", None)
@@ -34,8 +34,8 @@ def entry_of(name: str, value: Any) -> Any:
 
 
 def to_tensor(entry: Any) -> Any:
-    """The tensor of a batch's entry, with the entry as its attribute `batch_entry` (whether it is a shard, how many
-    tokens count); any other value as it is."""
+    """The tensor of a BatchEntry, with the entry as its attribute `batch_entry` (whether it is a shard, how many tokens
+    count); any other value as it is."""
     if not isinstance(entry, BatchEntry):
         return entry
     tensor = Tensor.from_numpy(np.ascontiguousarray(entry.array))
@@ -57,9 +57,9 @@ def tokens_ahead(tokens: Tensor, places: int) -> Tensor:
 
 
 def mask_ahead(loss_mask: Tensor | None, labels: Tensor, places: int) -> Tensor:
-    """This rank's shard of the loss mask [b, s], moved by `places` positions as `tokens_ahead` moves labels; it carries
-    how many tokens of the whole sequences count. loss_mask None: all labels count. All context-parallel ranks call
-    this."""
+    """This rank's shard of the loss mask [b, s], moved by `places` positions as `tokens_ahead` moves labels; its
+    `batch_entry` has the number of tokens of the whole sequences that count after the move. loss_mask None: a mask of
+    ones is moved. All context-parallel ranks call this."""
     mask = np.ones(_whole(labels).shape, np.float32) if loss_mask is None else _whole(loss_mask)
     return _shard_of(LOSS_MASK, batch.tokens_ahead(mask, places))
 
@@ -83,14 +83,14 @@ def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:
 
 
 def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch with this context-parallel rank's positions of each sequence, arrays as tensors; the batch itself with
-    one context-parallel rank.
+    """The batch with this context-parallel rank's positions of each sequence, arrays of one axis or more as tensors;
+    the batch itself with one context-parallel rank.
 
     An array or tensor of two axes or more is taken for [b, s, ...] and loses positions along axis 1; but of
     `attention_mask` [b or 1, 1, s, s], along axis 2, and `document_starts` [b, s] the rows of those queries remain that
-    attend on this rank (`ContextShard.queries`). Values of other entries stay, and so do tensors that this function
-    returned. Raises ValueError where s is no multiple of the number of context-parallel ranks, or in a ring of several
-    ranks of twice that number; for `attention_mask` and `document_starts` AssertionError where s is no multiple of 2r
+    attend on this rank (`ContextShard.queries`). Values of other entries stay, and so do those of tensors that this
+    function returned. Raises ValueError where s is no multiple of the number of context-parallel ranks, or with a ring
+    of several ranks of twice that number; for `attention_mask` and `document_starts` only where s is no multiple of 2r
     in a ring of r > 1 ranks.
     """
     shard = context_shard()

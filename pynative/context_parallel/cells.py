@@ -30,9 +30,9 @@ def _refuse(cell: str, given: dict[str, Any], taken: dict[str, Any]) -> None:
 class RingAttention(nn.Cell):
     """Attention of a sequence that is sharded over the ring's ranks; see `ring_attention`.
 
-    Raises ValueError for dropout (keep_prob below 1), sliding windows, ALiBi, another sparse_mode than 0, and another
-    input_layout than "BSH" and "SBH"; the model's own attention has dropout with a ring. With use_attention_mask every
-    call must bring a mask; with use_mqa keys and values have one head.
+    Raises ValueError for another keep_prob than 1 (dropout), other pre_tokens or next_tokens than the defaults (a
+    sliding window), another sparse_mode than 0, use_alibi_mask, and another input_layout than "BSH" and "SBH". With
+    use_attention_mask every call must bring a mask; with use_mqa keys and values have one head.
     """
 
     def __init__(

@@ -75,6 +75,6 @@ def sequence_to_features(x: Tensor, widths: Sequence[int], group: Group, layout:
 def features_to_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
     """x [S, b, w / c], a rank's share, one of c, of the features of all S tokens -> [s, b, w], all features of its
     shard of the sequence: the reverse of `sequence_to_features` for features that are one part. s is the length of a
-    shard, b the batch. A group of one returns x."""
+    shard, S of the sequence, b the batch, w the features. A group of one returns x."""
     exchange = _Exchange((x.shape[-1] * group.size,), group, layout)
     return x if group.size == 1 else Moved.apply(x, exchange.to_sequence, exchange.to_features)

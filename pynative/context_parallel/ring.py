@@ -44,7 +44,8 @@ def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
 
 
 class Sinks(NamedTuple):
-    """Attention sinks: one more score for each head, which has no value (`kernels.with_sinks`)."""
+    """Attention sinks: one more score for each head, which has no value (`kernels.with_sinks`). values [m]: one for
+    each of m heads; first: the index there of the sink of this call's first head."""
 
     values: Tensor
     """[m], one for each of m heads, of which those of this call are some."""
@@ -125,8 +126,8 @@ def ring_attention(
     which reads the chosen keys and the scale alone.
 
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward, as
-    many sends of the same again and of their gradients in float32. Members compute their blocks in different orders, so
-    sums are rounded differently, but a run is repeated to the bit.
+    many sends of the same again and of their gradients in float32. Each member computes its blocks in an order of its
+    own, so the rounding of sums differs between members; a second run gives the same bits.
     """
     if group.size == 1 and sinks is None:
         if rule.chosen is not None:

@@ -20,7 +20,8 @@ from pynative.step_position import get_step_position
 
 @dataclass(frozen=True)
 class Transfer:
-    """A planned collective over fixed memory, whose values each `start` takes. given: the memory that it sends."""
+    """A planned collective over fixed memory, whose values each `start` takes. given, result: the memory that it sends,
+    and that it fills; sent_as: the type in which the values travel, None: their own."""
 
     collective: Callable[..., Handle]
     """The group's method that starts the collective."""
@@ -59,8 +60,8 @@ MOST_NAMED = 5
 
 
 class NonFiniteGradients(FloatingPointError):
-    """This rank's own gradients are not finite. `fault` is a sentence that names rank, parameters (at most 5, or the
-    bucket's first) and iteration; the message adds what can be done."""
+    """This rank's own gradients are not finite. `fault` says so in a sentence with the rank, the names of parameters
+    (at most 5, or the bucket's first) and the iteration; the error's message is `fault` and advice."""
 
     def __init__(self, fault: str) -> None:
         self.fault = fault
@@ -71,7 +72,7 @@ class NonFiniteGradients(FloatingPointError):
 
 
 class ParamAndGradBucket:
-    """Parameters whose gradients are summed over the replicas together; class and methods have Megatron's names.
+    """Parameters whose gradients are summed over the replicas together.
 
     The sum is started once after each `empty_gradients`; a subclass may do it in every micro-batch.
     gradients, parameters: the buffer's memory, by the plan's addresses. reductions: the collectives that, one after the

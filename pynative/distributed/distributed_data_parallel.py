@@ -21,10 +21,10 @@ from pynative.tape.layer_events import LayerEvents
 
 @dataclass(kw_only=True)
 class DistributedDataParallelConfig:
-    """Megatron's settings of the wrapper. A field at its default leaves the configuration's value, but for two:
-    buffers are aligned unless enable_mem_align is False here and there, and in a script's own loop gradients are
-    checked by check_for_nan_in_grad here alone. use_zero3=True raises ValueError: --zero-stage 3 does that, in the
-    training loop."""
+    """Megatron's settings of the wrapper. A field at its default leaves the configuration's value, but for
+    enable_mem_align: buffers are aligned unless it is False both here and in the configuration. check_for_nan_in_grad
+    checks gradients in a script's own loop also where the configuration does not. use_zero3=True raises ValueError:
+    --zero-stage 3 does that, in the training loop."""
 
     grad_reduce_in_fp32: bool = False
     overlap_grad_reduce: bool = False
@@ -137,7 +137,8 @@ class DistributedDataParallel(nn.Cell):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Context in which gradients are added up and not reduced, as after `enable_sync(False)`; after it the
-        reduction is on, even if it was off before. With ZeRO stage 2 or 3 they are reduced all the same."""
+        reduction is on, even if it was off before. With ZeRO stage 2 or 3 those of layers are reduced all the
+        same."""
         self.enable_sync(False)
         try:
             yield
@@ -146,8 +147,8 @@ class DistributedDataParallel(nn.Cell):
 
     def enable_sync(self, enable: bool) -> None:
         """Turn the reduction of gradients on or off: inside a backward, and by `issue_grad_reduce` and
-        `final_grad_reduce`. Without effect on ZeRO stages 2 and 3, and on the reduction at the end of a step of
-        `pretrain` or `TrainOneStepCell`. Raises as `flat_buffers`."""
+        `final_grad_reduce`. Without effect on the gradients of layers with ZeRO stage 2 or 3, and on the reduction at
+        the end of a step of `pretrain` or `TrainOneStepCell`. Raises as `flat_buffers`."""
         self._is_synchronised = enable
         self.flat_buffers.overlapped_sums.enable(enable, LayerEvents.of(self))
 
@@ -172,14 +173,15 @@ class DistributedDataParallel(nn.Cell):
 
     def zero_grad_buffer(self) -> None:
         """Mark the gradients of the module's buckets as empty, so that the next contribution overwrites. Raises as
-        `flat_buffers`, and ValueError with ZeRO stage 2 or 3 and if a parameter has left its buffer."""
+        `flat_buffers`, and ValueError with ZeRO stage 2 or 3; also, until gradients were first marked as empty, if a
+        parameter has left its buffer."""
         buffers = self.flat_buffers
         buffers.empty_gradients(self._factor_before_sum, self._own_buckets(buffers))
 
     def issue_grad_reduce(self) -> None:
         """Start the sums of the module's buckets over the replicas, which `final_grad_reduce` waits for; none within
         `no_sync`, and none twice before the next `zero_grad_buffer`. Raises as `flat_buffers`, and ValueError with ZeRO
-        stage 2 or 3."""
+        stage 2 or 3, and if a backward has added to a gradient after its sum was started."""
         buckets = [bucket for bucket in self._own_buckets(self.flat_buffers) if not bucket.is_averaged]
         if self._is_synchronised and buckets:
             for events in {parameter.meta.layer_events for bucket in buckets for parameter in bucket.params}:
@@ -188,14 +190,14 @@ class DistributedDataParallel(nn.Cell):
                 bucket.start_grad_sync()
 
     def final_grad_reduce(self) -> None:
-        """Make `main_grad` of each of the module's trainable parameters the sum over the data- and context-parallel
-        ranks that hold it, divided by the data-parallel size, but with --calculate-per-token-loss the sum itself; with
-        the distributed optimizer only in the part that this rank owns. Does nothing within `no_sync`, and nothing when
-        it is called again before the next `zero_grad_buffer`.
+        """Make `main_grad` of each of the module's trainable parameters the sum over its replicas (for experts the
+        expert-data-parallel ranks, else the data- and context-parallel ones), divided by the data-parallel size, but
+        with --calculate-per-token-loss the sum itself; with the distributed optimizer only in the part that this rank
+        owns. Does nothing within `no_sync`, and nothing when it is called again before the next `zero_grad_buffer`.
 
         Gradients that are also summed over other ranks (partial ones, those of an embedding that two stages hold) are
-        complete when the last of the chunks was reduced. Outside of `no_sync` raises as `flat_buffers`,
-        NonFiniteGradients where that is checked, and ValueError with ZeRO stage 2 or 3.
+        complete when the last of the chunks was reduced. Outside of `no_sync` raises as `issue_grad_reduce`, and
+        NonFiniteGradients where that is checked.
         """
         if not self._is_synchronised:
             return

@@ -34,7 +34,8 @@ class WeightSlot:
         self.free()
 
     def free(self) -> None:
-        """Wait for a gather into the slot, if one is under way; then mark it empty and fill it with NOT_HERE."""
+        """Wait for a gather into the slot, if one is under way; then mark it empty and fill it with NOT_HERE
+        (-1024)."""
         if self.bucket is not None:
             self.bucket.wait()
         self.bucket = None

@@ -2,8 +2,9 @@
 
 A bucket's sum starts in the last micro-batch's backward, when its cells and those of the buckets before it are
 complete, at the latest at the end of that backward. Its gather starts after the update and is waited for by the first
-cell that needs its parameters (`OverlappedGathers`). Between layers, and after weight gradients, a computing rank lets
-the collectives that are under way go on. All ranks of a group start its collectives in the same order.
+cell that needs its parameters. `OverlappedSums` and `OverlappedGathers` say which buckets are left out. Between layers,
+and after weight gradients, a computing rank lets the collectives that are under way go on. All ranks of a group start
+its collectives in the same order.
 """
 
 from collections import defaultdict

@@ -273,10 +273,10 @@ class ParamAndGradBuffers:
             bucket.zero_unused_gradients()
 
     def reduce_gradients(self) -> None:
-        """Make the gradients that this rank owns, once a step, the sum over all ranks: over the data-parallel replicas,
-        each times its `factor_before_sum`, then partial ones over their tensor-parallel or expert-tensor-parallel
-        group, and those of an embedding that the first and the last stage hold over these. Sums that were started
-        before are only finished. Raises NonFiniteGradients if those of a checked bucket were not finite on this
+        """Make the gradients that this rank owns sums over ranks: over the replicas of each parameter, each times its
+        `factor_before_sum`; then partial ones over their tensor-parallel or expert-tensor-parallel group, and those of
+        an embedding that the first and the last stage hold over these two. Call it once a step. Sums that were started
+        before are only finished. Raises NonFiniteGradients if the gradients of a checked bucket were not finite on this
         rank."""
         for bucket in self.buckets:
             bucket.start_grad_sync()

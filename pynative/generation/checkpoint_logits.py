@@ -26,8 +26,8 @@ from pynative.transformer.gpt_model import GPTModel
 
 
 def config_in_float32(directory: Path) -> AllConfig:
-    """The configuration of a checkpoint's model, computed in float32. Raises ValueError if there is no checkpoint
-    or its content is wrong, OSError for a file that cannot be read."""
+    """The configuration of a checkpoint's model, with float32 as the type in which it computes. Raises ValueError if
+    there is no checkpoint or its content is wrong, OSError for a file that cannot be read."""
     return config_for_inference(open_checkpoint(directory, optimizer=False).manifest.config, dtype="float32")
 
 

@@ -36,7 +36,8 @@ class Forward:
     Args:
         model: a GPTModel, or this stage of one.
         longest: the most tokens that a text will have.
-        use_cache: whether to keep keys and values; with sequence parallelism or sparse attention none are kept.
+        use_cache: whether to keep keys and values; none are kept where sequence parallelism cuts sequences over several
+            ranks, and with sparse attention.
         record: is given the experts that tokens go to; None: nothing is recorded.
     """
 

@@ -36,7 +36,7 @@ Part = Callable[[Array], Array]
 
 
 def array(parameter: Tensor | None) -> Array | None:
-    """An array over a parameter's memory; None for None."""
+    """The values of a parameter as an array, as `array_of` gives them; None for None."""
     return None if parameter is None else array_of(parameter)
 
 

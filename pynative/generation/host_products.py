@@ -20,8 +20,8 @@ it."""
 
 
 def shared(units: int, size: int, least: int) -> Spans:
-    """The spans into which threads share `units` of work, at least 1: at most one for each thread if `size` bytes are
-    at least `least`, else one."""
+    """The spans into which threads share `units` of work: at most one for each thread if `size`, in bytes, is at least
+    `least`, else one. units: at least 1."""
     return spans(units, -(-units // (thread_count() if size >= least else 1)))
 
 

@@ -35,10 +35,10 @@ class Judge:
     """A model whose answers to questions are compared with given ones.
 
     Args:
-        ends: ids that end an answer, of which only the part before the first such id is compared; if there are none, as
-            many generated tokens as the answer has are compared.
+        ends: ids that end an answer: of both answers the part before the first such id is compared. With an empty set
+            the first generated tokens, as many as the given answer has, are compared with it.
 
-    A match is exact if the ids are the same, or the words but for blanks around them.
+    A match is exact if the token ids are the same, or if the decoded texts are after white space around them is cut.
     """
 
     def __init__(self, model: nn.Cell, tokenizer: MegatronTokenizer, ends: frozenset[int]) -> None:

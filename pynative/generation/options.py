@@ -87,8 +87,8 @@ def _value(options: argparse.Namespace, flag: str) -> Any:
 def configured(options: argparse.Namespace) -> AllConfig:
     """The configuration for inference of this rank: the checkpoint's, with the layout, type (float32 on a CPU without
     --dtype), device and threads of the flags, and with the options of `tokenizer_of` in place of the checkpoint's.
-    Raises ValueError if there is no checkpoint, or if flags and model do not fit, OSError if another tool's file cannot
-    be read."""
+    Raises ValueError if there is no checkpoint, its settings are damaged, or flags and model do not fit, OSError if
+    the folder, the file that names the latest iteration, or another tool's file cannot be read."""
     dtype = options.dtype or ("float32" if is_on_cpu(options.device_target) else None)
     layout = {flag[2:].replace("-", "_"): _value(options, flag) for flag in LAYOUT}
     process = {"device_target": options.device_target, "threads": options.threads}
@@ -103,10 +103,11 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 
 def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Options of the data section: those of TOKENIZER that flags give, with --patch-tokenizer-type for the HuggingFace
-    tokenizer of --tokenizer-model or --load. Without that flag, a type, a vocabulary and merges they are for the
-    tokenizer in the folder --tokenizer-model, or else --load, if it has one. The entry "tokenizer" has the tokenizer's
-    own settings that flags give. Raises ValueError for a damaged file of that folder's tokenizer."""
+    """Options of the data section: the tokenizer's type, model, vocabulary, merges and kwargs, as far as flags give
+    them. With --patch-tokenizer-type they are made those of the HuggingFace tokenizer in --tokenizer-model, or else in
+    --load; so they are if no flag gives a type, a vocabulary or merges, and that folder has a tokenizer. The entry
+    "tokenizer" has the tokenizer's own settings that flags give. Raises ValueError for a damaged file of settings that
+    it reads in that folder (it reads none beside a tokenizer.json)."""
     named = _given(options, TOKENIZER)
     folder = Path(named.get("tokenizer_model", options.load))
     if options.patch_tokenizer_type is not None:
@@ -168,7 +169,7 @@ def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Ch
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
     """The ids that end a text: the tokenizer's end of document, and those in the generation_config.json of `folder` and
     in that of the tokenizer's folder, where there are such files; empty if `config` names no tokenizer. Raises
-    ValueError for such a file that is no JSON."""
+    ValueError for such a file that is no JSON object, OSError for one that cannot be read."""
     data = config.dataset_config
     if not data.tokenizer_type:
         return frozenset()
@@ -184,8 +185,9 @@ def config_of(
 
     dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
     that replace the checkpoint's, one by one; so do those in its entry "tokenizer". parallel: options of
-    ParallelConfig. Raises ValueError if there is no checkpoint, if the options do not fit the model, or if some
-    describe a tokenizer whose type nothing says; OSError if another tool's file cannot be read.
+    ParallelConfig. Raises ValueError if there is no checkpoint, its settings are damaged, the options do not fit the
+    model, or some of `tokenizer` describe one whose type neither they nor the checkpoint say; OSError if the folder,
+    the file that names the latest iteration, or another tool's file cannot be read.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
     data, given = sections.get("dataset_config", {}), tokenizer or {}

@@ -41,10 +41,10 @@ class _Answers(Forward):
 
 def answer_logprobs(model: nn.Cell, tasks: Sequence[Task]) -> list[Array]:
     """For each task the natural logarithm of the probability of every token of its answer, given the prompt and the
-    answer's tokens before: float32 [tokens of the answer]. The ranks of `check_alike` call this with the same tasks and
-    get the same. Raises ValueError if the tasks differ, for prompts and layouts that `texts.check` refuses, and, naming
-    every such task by its line, for prompts and answers that do not fit the model's sequence together, and answers that
-    are empty or have ids that are not the model's.
+    answer's tokens before: float32 [tokens of the answer]. The ranks that `texts.check_alike` compares call this with
+    the same tasks and get the same. Raises ValueError if their tasks differ, for prompts and layouts that
+    `texts.check` refuses, and, naming every such task by its line, for prompts and answers that do not fit the model's
+    sequence together, and answers that are empty or have ids that are not the model's.
     """
     check(model, [task.prompt for task in tasks], 1)
     room, ids = model.config.seq_length, model.config.unpadded_vocab_size

@@ -35,7 +35,8 @@ class Session:
             print(words, end="", flush=True)
 
     def stream(self, prompt: Prompt) -> str:
-        """Write a prompt's continuation while it is generated, and behind it a line feed; return its words."""
+        """Write a prompt's continuation while it is generated, and behind it a line feed, on rank 0 alone; return the
+        words of the continuation. A stop word ends it and is left out."""
         decoded = Decoded(self.tokenizer, self.stops, self.write)
         tokens = prompt.tokens(self.tokenizer, self.template)
         (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over)
@@ -44,7 +45,8 @@ class Session:
         return words
 
     def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
-        """For each prompt (token ids) of a batch, of at least one, its continuation and the words of that."""
+        """For each prompt (token ids) of a batch, of at least one: the `Text` with its continuation, and the words of
+        the continuation. A stop word ends it and is left out of the words."""
         decoded = Decoded(self.tokenizer, self.stops)
         texts = generate_texts(self.model, prompts, self.asked, decoded.is_over)
         return [(text, decoded.finish(text)) for text in texts]
@@ -64,8 +66,9 @@ class Session:
                 messages.append({"role": "assistant", "content": answer})
 
     def write_batches(self, prompts: Sequence[Sequence[int]], size: int, as_json: bool) -> None:
-        """Write each prompt's continuation and a line feed: its words, which may be several lines, or if `as_json` a
-        line of JSON with ids, words and log probabilities. At most `size` prompts are computed at a time."""
+        """Write each prompt's continuation and a line feed, on rank 0 alone: its words, which may be several lines, or
+        if `as_json` a line of JSON with its ids, its words and the ids' log probabilities, rounded to 6 decimals. At
+        most `size` prompts are computed at a time."""
         for start in range(0, len(prompts), size):
             for text, words in self.continued(prompts[start : start + size]):
                 self.write(_line(text, words, as_json))

@@ -72,7 +72,9 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Text:
-    """A prompt and its continuation, as token ids."""
+    """A prompt and its continuation `new`, as token ids, without the id that ended it, if one did. logprobs: of each id
+    in `new` the natural logarithm of its probability by the model's logits, whatever the sampling options; is_over:
+    whether an id or the caller ended the text."""
 
     prompt: list[int]
     new: list[int] = field(default_factory=list)
@@ -86,7 +88,7 @@ class Text:
 
     @property
     def ids(self) -> list[int]:
-        """The ids of prompt and continuation."""
+        """The ids of the prompt, and behind them those of the continuation."""
         return self.prompt + self.new
 
 
@@ -152,8 +154,8 @@ def generate_texts(
 
 @contextmanager
 def inference(model: nn.Cell) -> Iterator[None]:
-    """Context in which the model is not in training and the tape records nothing; at its end the model, with all of its
-    cells, gets its earlier mode (training or not) and the tape its earlier setting."""
+    """Context in which the model is not in training and the tape records nothing; at its end the tape gets its earlier
+    setting, and the model and all of its cells the mode (training or not) that the model itself had before."""
     was_training = model.training
     model.set_train(False)
     try:
@@ -209,8 +211,8 @@ class Decoded:
         self._written = 0
 
     def is_over(self, text: Text) -> bool:
-        """Whether a stop word is in the words of a text that has just got a token; its new words are written, but for
-        those that `write` leaves to later tokens."""
+        """Whether a stop word is in the words of a text that has just got a token. If `write` was given, it is called
+        with the new words before a stop word, but for those that may become others with later tokens."""
         if not self.stops and self._write is None:
             return False
         words = self.tokenizer.detokenize(text.new)
@@ -220,8 +222,9 @@ class Decoded:
         return end is not None
 
     def finish(self, text: Text) -> str:
-        """The words of a complete text, up to the first stop word; those not written yet are written. Then ids at
-        the end of `text` that add no words before the stop word are removed, with their logprobs."""
+        """The words of a complete text, up to the first stop word; those not written yet are written, if `write` was
+        given. With a stop word, ids at the end of `text` that add no words before it are removed, with their
+        logprobs."""
         words = self.tokenizer.detokenize(text.new)
         end = self._end(words)
         if end is not None:

@@ -1,6 +1,6 @@
 """A block of attention's scores: some queries of a sequence with some of its keys, anywhere in it.
 
-Attention over a whole sequence is one block. If keys arrive in chunks, each chunk makes a block, and blocks
+Attention over a whole sequence can be one block. If keys arrive in chunks, each chunk makes a block, and blocks
 are put together by what every row keeps: its output, a number m and 1/l, l = sum exp(score - m) (the online softmax of
 Milakov & Gimelshein, 2018, where m is the row's largest score; any m serves that keeps l in range). m and l apart, not
 log l + m: a row that is masked everywhere has m = -10000, beside which log l would keep but three decimals in float32.
@@ -19,7 +19,8 @@ from pynative.kernels.dropout import Key, attention_dropout_mask
 
 
 class LargestScores(NamedTuple):
-    """The largest attention score of each of some heads."""
+    """The largest attention scores of n neighbouring heads, `values` [n]; first_head: the number of the first of them
+    among all ranks' heads."""
 
     first_head: int
     """Number of the first of these heads among all ranks' heads."""
@@ -29,8 +30,11 @@ class LargestScores(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRule:
-    """The rule of an attention: how a sequence's scores follow from queries and keys, and the dropout of its
-    probabilities."""
+    """The rule of an attention: how a sequence's scores follow from queries and keys (`scale`, and by `form` a cap, a
+    bias and a window), which keys a query sees (by `mask`, True where masked, or without one by `causal` order; besides
+    none before its first key, and only chosen ones, where these are given), and the dropout of probabilities.
+    head_offset: number of the first head among all ranks' heads; largest: a list to which each block's largest scores
+    are appended."""
 
     scale: float
     causal: bool = True
@@ -71,7 +75,8 @@ class AttentionRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores(AttentionRule):
-    """A block of attention's scores: the rule, and the positions of its queries and keys."""
+    """A block of attention's scores: the rule, the positions of its queries and keys in the sequence, and the number of
+    keys of the whole sequence, `seq_length`."""
 
     query_positions: Ranges
     """Positions of the block's queries in the sequence: dropout masks are functions of the place."""
@@ -134,8 +139,8 @@ class Scores(AttentionRule):
 
     def dropout_mask(self, batch: int, head: int, rows: slice) -> Array | None:
         """The mask [rows, keys] that probabilities are multiplied by, float32, 0 or 1 / (1 - rate), the rate rounded to
-        1/65536, for the entry `batch` and this rank's head number `head`, from 0; rows: of the block's queries, with
-        start and stop. None without dropout. Raises ValueError for a rate outside of [0, 1)."""
+        a multiple of 1/65536, for the entry `batch` and this rank's head number `head`, from 0; rows: a slice of the
+        block's queries, with start and stop. None without dropout. Raises ValueError for a rate outside of [0, 1)."""
         if not self.dropout_rate:
             return None
         shape, head = (self.seq_length, self.seq_length), head + self.head_offset
@@ -152,9 +157,10 @@ def _joined(arrays: list[Array], axis: int) -> Array:
 
 
 class Partial(NamedTuple):
-    """Attention of queries over the keys seen so far, with what is needed to add more keys: for each row a number m
-    (`maximum`), and 1/l, l the sum of exp(score - m) over these keys, after `with_sinks` over the sink, too. All
-    float32. A row without keys has numbers that count for nothing beside others."""
+    """Attention `out` [s, b, n * e] of queries over the keys seen so far, with numbers [b, n, s] by which more keys are
+    added: for each row m (`maximum`), and 1/l (`inverse_sum`), l the sum of exp(score - m) over these keys, after
+    `with_sinks` over the sink, too. All float32. A row without keys has numbers that count for nothing beside those of
+    other keys."""
 
     out: Tensor
     """The output [s, b, n * e] over these keys."""

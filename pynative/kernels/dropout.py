@@ -56,7 +56,8 @@ def _fill(mask: Array, key: Key, first: int, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of one tensor [s, ..., h]: its rate, its key, and the sequence positions of its first axis."""
+    """The dropout of one tensor [s, ..., h]: its rate, its key, and the positions in the sequence of its first axis, in
+    its order (None or no range: 0 to s - 1)."""
 
     rate: float
     key: Key
@@ -95,6 +96,6 @@ def attention_dropout_mask(
     key: Key, batch: int, head: int, shape: tuple[int, int], rate: float, rows: slice | None = None
 ) -> Array:
     """The mask of one head's probabilities, float32 [s, s'] of 0 and 1 / (1 - rate), or its `rows`: that of
-    `dropout_mask` with the entry `batch` of the batch and `head` appended to the key. head: its number among all ranks'
-    heads."""
+    `dropout_mask` with the numbers `batch`, of the entry of the batch, and `head`, of the head among all ranks' heads,
+    appended to the key. Raises ValueError for a rate outside of [0, 1)."""
     return dropout_mask((*key, batch, head), shape, rate, rows)

@@ -22,8 +22,8 @@ class Stack:
     layers: tuple[str, ...]
 
     def tables(self, fused: FusedOperators) -> list[Table]:
-        """The tables of the stack's layers in order; before a layer's own stand those of its fused forms that are
-        switched on."""
+        """The tables of the stack's layers in order. A layer that has a function `forms` gives two: a table of its
+        forms that are switched on, then its own."""
         tables = []
         for layer in map(_module, self.layers):
             if hasattr(layer, "forms"):
@@ -46,8 +46,8 @@ STACKS: dict[tuple[str, str], Stack] = {
 
 
 def implementation_on(device: str, wanted: str | None) -> str:
-    """The implementation `wanted` on a device ("CPU", "Ascend"), or the device's default for None. Raises ValueError if
-    it has none of that name, or none at all."""
+    """The implementation `wanted` on a device ("CPU", "Ascend"); the device's default for None or "". Raises ValueError
+    if the device has none of that name, or none at all."""
     offered = [name for name, target in STACKS if target == device]
     chosen = wanted or next(iter(offered), "none")
     if chosen not in offered:

@@ -30,9 +30,9 @@ def array_type(dtype: mindspore.Type) -> np.dtype[Any]:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The values of a host tensor as an array over its own memory, which callers only read. A tensor that is
-    not contiguous or is empty, and one of a type that `array_type` does not know, go to `asnumpy`, which takes four
-    times as long, and may copy."""
+    """The values of a host tensor as an array over its own memory, to be read; `writable` gives one to be written. A
+    tensor that is not contiguous or is empty, and one of a type that `array_type` does not know, go to `asnumpy`, which
+    takes four times as long, and may copy."""
     dtype = _TYPES.get(id(tensor.dtype))
     if dtype is None or not tensor.is_contiguous() or not tensor.size:
         return tensor.asnumpy()

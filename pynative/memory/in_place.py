@@ -1,8 +1,8 @@
 """Writing into a tensor's own memory, whichever of float32, float16 and bfloat16 the types of target and source are.
 
 MindSpore's in-place methods, such as `add_`, silently do nothing on a CPU. Its `assign` and `assign_add` work in
-float32; in 16 bits a CPU refuses them or, adding float16, does nothing. Numpy writes into memory that is the host's, in
-a third of the time, and rounds once.
+float32; in 16 bits a CPU refuses them or, adding float16, does nothing. So numpy writes into 16-bit tensors on a CPU,
+and into views of a `FlatMemory` that lies in the host's memory; it takes a third of the time, and rounds once.
 """
 
 import mindspore

@@ -1,9 +1,9 @@
 """16-bit types on a CPU: values are widened to float32, computed with, and rounded once, to nearest even.
 
-A float32 array is used as it is, so these cost nothing where no 16-bit type is in play. Conversions of bfloat16 are
-oneDNN's, 0.1 ns an entry, or of a small array, and where oneDNN has no fast one, numpy's on the bits, 0.2 ns to widen
-and 0.5 ns to round; numpy's registered cast takes 3.5 and 0.8 ns. A NaN stays one. oneDNN takes what lies below 2^-126
-for 0.
+A float32 array is used as it is, so these cost nothing where no 16-bit type is in play. Conversions between bfloat16
+and float32 are oneDNN's, 0.1 ns an entry. Those of a small array, and where oneDNN has no fast one, are numpy's on the
+bits, 0.2 ns to widen and 0.5 ns to round; numpy's registered cast takes 3.5 and 0.8 ns. A NaN stays one. oneDNN takes
+numbers of magnitude below 2^-126 for 0.
 """
 
 from collections.abc import Sequence

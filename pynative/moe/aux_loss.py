@@ -1,9 +1,11 @@
 """Auxiliary losses on a router's logits: of balance between experts or groups of them, and of the logits' size
 (z-loss).
 
-They are attached to the logits (see `step_figures`). Loads count the tokens of a whole micro-batch, or of whole
-sequences, over the ranks that share them, or (global_aux_loss) those of all replicas, as the mean over the step's
-micro-batches so far; each rank's part of the gradient is that of its own tokens. s sequence, b batch, E experts.
+They are attached to the logits (see `step_figures`). The load of an expert counts the tokens that have it among their k
+best normalized scores, that of a group of experts its choices, or the tokens sent to it. Loads are those of a whole
+micro-batch, or of whole sequences, over the ranks that share them, or (global_aux_loss) of all replicas, as the mean
+over the step's micro-batches so far; each rank's part of the gradient is that of its own tokens. s sequence, b batch, E
+experts.
 """
 
 from collections.abc import Callable

@@ -14,7 +14,8 @@ from pynative.step_part import StepPart
 
 
 class ExpertBiases(StepPart):
-    """The expert biases of the routers in a stage's chunks, moved after each update, but not beside adapters."""
+    """The expert biases of the routers in a stage's chunks, moved once in each training step that is not skipped, but
+    not beside adapters."""
 
     def __init__(self, model: Iterable[nn.Cell]) -> None:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]

@@ -27,8 +27,8 @@ Move: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def copied_rows(x: Tensor, copies: Copies) -> Tensor:
-    """x [n, ...] -> [r, ...]: row i is the row copies.sources[i] of x, or zeros for -1. On the tape: the gradient of a
-    row is the sum of its copies' gradients."""
+    """x [n, ...] -> [r, ...], r the length of copies.sources: row i is the row copies.sources[i] of x, or zeros for -1.
+    On the tape: the gradient of a row of x is the sum of its copies' gradients."""
     shape = tuple(x.shape)
     copy = partial(kernels.gather_rows, sources=copies.sources, row=shape[1:])
     return Moved.apply(x, copy, partial(kernels.sum_rows, places=copies.places, shape=shape))

@@ -43,8 +43,8 @@ def _parameters(expert: Expert) -> list[Parameter]:
 
 
 class Copy:
-    """Memory for a copy of one expert's weights and for their gradients; `Experts` computes with it as with an
-    `Expert`."""
+    """Memory for a copy of one expert's weights and biases, and for their gradients; `Experts` computes with it as with
+    an `Expert`."""
 
     def __init__(self, like: Expert) -> None:
         self._shapes = [tuple(parameter.shape) for parameter in _parameters(like)]
@@ -105,7 +105,7 @@ class Copy:
 
 
 class HotExperts:
-    """A layer's hot experts, and the copies that this rank has of them while a step runs.
+    """A layer's hot experts, and this rank's copies of them, to which tokens go between `install` and `remove`.
 
     Args:
         layer_number: the layer's, global, from 1.
@@ -154,7 +154,8 @@ class HotExperts:
 
 
 class HotExpertLayers(StepPart):
-    """The hot experts of all layers in a stage's chunks: installed around each step, chosen anew from time to time."""
+    """The hot experts of all layers in a stage's chunks: copied to all expert-parallel ranks for each training step or
+    evaluation, chosen anew after some training steps."""
 
     def __init__(self, model: Iterable[nn.Cell], moe: MoEConfig) -> None:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
@@ -166,8 +167,8 @@ class HotExpertLayers(StepPart):
 
     @contextmanager
     def around(self, train: bool) -> Iterator[None]:
-        """Context in which copies of hot experts are on all expert-parallel ranks. At its end, if `train`, the copies'
-        gradients are added to the owners'; not if it ends by an error."""
+        """Context in which each of several expert-parallel ranks has copies of the hot experts. At its end, if `train`,
+        the copies' gradients are added to the owners'; not if it ends by an error."""
         for layer in self._layers:
             layer.install(train)
         try:
@@ -187,8 +188,8 @@ class HotExpertLayers(StepPart):
             self.choose()
 
     def choose(self) -> None:
-        """Choose the hot experts of every layer: those that the last updated step sent most tokens to. Do nothing
-        before the first update, or without hot experts."""
+        """Choose the hot experts of every layer: those with most tokens in the figures that `after_update` was given
+        last. Do nothing before its first call, or without hot experts."""
         if self._count and self._tokens is not None:
             self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
 

@@ -45,9 +45,9 @@ class SharedExperts(ParallelMLP):
 
 
 class MoELayer(nn.Cell):
-    """A mixture of experts: each token goes to the experts that its router chose, if they do not drop it, on whichever
-    ranks. The output is the sum of their weighed results, of the shared experts', and of the token times the weights of
-    its zero experts.
+    """A mixture of experts: a token goes to the experts that the router chose for it, on whichever ranks, unless the
+    choice is dropped or is a zero expert. The output for a token is the sum of these experts' results times their
+    weights, of the shared experts' result, and of the token itself times the weights of its zero experts.
 
     Args:
         submodules: the block of the layer, by default what the configuration says for a layer without a hash table.

@@ -56,12 +56,13 @@ def topk_softmax_with_capacity(
     """logits [T, E] -> (probabilities [T, E] and bool map of choices [T, E], after dropping; tokens per expert before
     dropping [E]).
 
-    capacity_factor: an expert's capacity is this times its even share of the choices; None: nothing is dropped or
-    filled. drop_policy: keep, of more tokens than an expert's capacity, those of largest probability ("probs") or the
-    first ("position"). pad_to_capacity: the map fills each expert up to its capacity, or to all T, with other tokens of
-    probability 0. use_pre_softmax to scaling_factor, and score_function: settings of a `RoutingRule`; sigmoid or
-    sqrtsoftplus scores of several chosen experts are divided by their sum. expert_bias [E]: for the choice alone.
-    deterministic_mode: ignored, results always repeat. Raises ValueError for an unknown drop_policy or score_function.
+    capacity_factor: an expert's capacity is this times its even share of the choices, rounded up; None: nothing is
+    dropped or filled. drop_policy: an expert with more tokens than its capacity keeps those of largest probability
+    ("probs") or the first ("position"). pad_to_capacity: the map fills each expert up to its capacity, or to all T,
+    with other tokens of probability 0. use_pre_softmax, num_groups, group_topk, scaling_factor, score_function:
+    settings of a `RoutingRule`; sigmoid or sqrtsoftplus scores of several chosen experts are divided by their sum.
+    expert_bias [E]: added to scores for the choice alone. deterministic_mode: ignored. Raises ValueError for an unknown
+    drop_policy or score_function.
     """
     alone, number = score_function != "softmax", logits.shape[-1]
     if drop_policy not in ("probs", "position") or score_function not in ("softmax", "sigmoid", "sqrtsoftplus"):

@@ -25,7 +25,7 @@ def counts_of_layer(directory: Path, layer: int) -> tuple[Array, Array]:
 
     A run that is resumed writes to a directory of its own, named by its time: of a step that several files have, the
     counts of the last in the order of paths are taken. layer: its number, from 0. Both arrays are empty if no file is
-    of the layer. Raises ValueError if files have different numbers of experts.
+    of the layer. Raises ValueError if the counts taken are of different numbers of experts.
     """
     found = {int(match[2]): path for path in sorted(directory.rglob("*.npy")) if (match := _FILE.fullmatch(path.name))
              and int(match[1]) == layer}  # fmt: skip

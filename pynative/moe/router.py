@@ -54,16 +54,16 @@ def jitter(hidden: Tensor, epsilon: float, layer: int, positions: Ranges) -> Ten
 
 
 def random_logits(logits: Tensor, layer: int, positions: Ranges) -> Tensor:
-    """Random numbers [s, b, E] in place of the logits, to which their gradient passes unchanged: they spread tokens
-    evenly. layer, positions: as in `jitter`."""
+    """Random numbers [s, b, E], which spread tokens evenly, in place of the logits; the logits get the gradient of
+    these numbers unchanged. layer: its number; positions: the s tokens' in the sequence."""
     numbers = uniform(get_rng_tracer().key(layer, FORCED_LOGITS), logits.shape, positions)
     replaced = Tensor.from_numpy(numbers.astype(np.float32)).astype(logits.dtype)
     return Moved.apply(logits, lambda _: replaced, lambda gradient: gradient)
 
 
 def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
-    """The random numbers by which two experts are drawn for each of s b tokens. shape: (s, b, E); layer, positions: as
-    in `jitter`."""
+    """The random numbers by which two experts are drawn for each of s b tokens. shape: (s, b, E); layer: its number;
+    positions: the s tokens' in the sequence."""
     sequence, batch, number = shape
     both = [
         uniform(get_rng_tracer().key(layer, place), (sequence, batch, number + 1), positions).reshape(-1, number + 1)
@@ -74,7 +74,8 @@ def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
 
 
 class Routing(NamedTuple):
-    """The experts of each of a rank's T tokens, k choices each, and their weights."""
+    """The experts of each of a rank's T tokens, k choices each (`experts`, -1: none), and the weights of their results
+    (`probs`), both [T, k]. capacity: the number of rows to which each expert is padded; None: no padding."""
 
     probs: Tensor
     """[T, k] float32, on the tape: the weight of each choice's result; 0 where it was dropped."""
@@ -111,8 +112,9 @@ class Routing(NamedTuple):
 
 
 class TokenIds(NamedTuple):
-    """The ids of a micro-batch's tokens, by which hash layers look up experts, and replayed experts; with sequence
-    parallelism, those of all tensor-parallel ranks' positions."""
+    """The ids of a micro-batch's tokens, by which hash layers look up experts, and the tokens' replayed experts
+    (-1: the router chooses; None: it always does). With sequence parallelism they are those of all tensor-parallel
+    ranks' positions."""
 
     ids: Array
     """Int32 [s, b]."""
@@ -132,7 +134,7 @@ class TokenIds(NamedTuple):
 
 class TopKRouter(nn.Cell):
     """The router of one layer: scores of x W^T (W [E, h], whole on every rank), the best k experts of each token, or
-    SparseMixer's two (drawn in training), and their weights.
+    SparseMixer's two (drawn in training), and their weights. Replayed experts take the place of the best ones.
 
     In a hash layer a table gives the experts (--n-hash-layers). With a sequence that is cut between tensor-parallel
     regions each rank routes its own tokens. `layer_number` is global and starts at 1.

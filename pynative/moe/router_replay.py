@@ -24,9 +24,9 @@ from pynative.local import Local
 class RoutingRecord:
     """The experts that each token of some texts went to when it was first computed.
 
-    It is filled by one call of `generate_texts(..., record=RoutingRecord(model.config))`. Tokens that were not
-    computed, layers whose experts a table (hash layers) or SparseMixer gives, and before `whole` other stages' layers,
-    have -1.
+    It is filled by one call of `generate_texts(..., record=RoutingRecord(model.config))`. -1 stands for tokens that
+    were not computed, and for layers whose experts a table (hash layers) or SparseMixer gives. Each pipeline stage
+    records its own layers; `whole` returns those of all stages.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -104,10 +104,10 @@ def save_routing(path: str | Path, texts: Sequence[Sequence[int]], experts: Sequ
 
 
 class ReplayedTexts:
-    """A data set of the texts in a file of `save_routing`, with their tokens' experts: each is a sample of seq_length
-    tokens, cut or padded.
+    """A data set of the texts in a file of `save_routing`, with their tokens' experts: each text, without its last
+    token, which is only a label, is cut or padded to a sample of seq_length tokens.
 
-    The router chooses for tokens of which no expert was recorded (-1).
+    The router chooses for padding, and for tokens of which no expert was recorded (-1).
     """
 
     def __init__(self, path: str | Path, seq_length: int) -> None:

@@ -128,11 +128,11 @@ class Dispatched(NamedTuple):
 class MoETokenDispatcher(ABC):
     """Sends tokens to the ranks of their experts and brings the results back.
 
-    The ranks of the group have all experts: E/e of them on each of e expert-parallel ranks, copies of hot ones on all
-    of these, and with expert tensor parallelism a shard of each on neighbouring ranks. A token goes to all shards of
-    its experts (of a hot one, those of its rank's copy), whose results are addends. Tensor-parallel ranks have
-    different tokens with sequence parallelism. Without it they have the same, and each sends its part along the
-    sequence.
+    The ranks of the expert-tensor-and-model-parallel group have all experts together: E/e of them on each of e
+    expert-parallel ranks, copies of hot ones on all of these, and with expert tensor parallelism a shard of each on
+    neighbouring ranks. A token goes to all shards of its experts (of a hot one, those of its rank's copy); the shards'
+    results are addends. With sequence parallelism tensor-parallel ranks have different tokens. Without it they have the
+    same, and each sends its part along the sequence.
 
     Args:
         num_local_experts, local_expert_indices: the count of this rank's experts, and each one's number; ValueError if
@@ -176,8 +176,8 @@ class MoETokenDispatcher(ABC):
         return self.send(hidden, routing)()
 
     def send(self, hidden: Tensor, routing: Routing) -> Callable[[], Dispatched]:
-        """Start `dispatch`, and return a function that waits for the tokens that come; what is computed before it is
-        called goes on while they travel."""
+        """Start `dispatch`, and return a function that waits for the tokens that come and returns them; until it is
+        called this rank can compute while they travel."""
         hidden, probs, experts = self._own_part(hidden, routing)
         rows = self._padded_rows(len(experts), routing.capacity)
         plan = self.routes(self.slots.of(experts), rows, tuple(hidden.shape))
@@ -244,7 +244,8 @@ def _check_local(count: int, indices: Sequence[int], own: range) -> None:
 
 
 class Planned(NamedTuple):
-    """The routes of a micro-batch's tokens and of their choices' probabilities."""
+    """The routes of a micro-batch's tokens and of their choices' probabilities, and the number of rows that come for
+    each of this rank's experts and copies of hot ones (`counts`)."""
 
     tokens: Route
     choices: Route

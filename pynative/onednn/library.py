@@ -89,8 +89,8 @@ _making = threading.RLock()
 
 
 def once(make: Callable[..., R], kept: int | None = None) -> Callable[..., R]:
-    """Cache of `make`: equal arguments give the same result object, made a single time whichever threads ask at once,
-    as long as it is remembered.
+    """Cache of `make`, called with positional arguments alone: equal ones give the same result object, made a single
+    time whichever threads ask at once, as long as it is remembered.
 
     kept: at least so many results are remembered, those asked for last; None: all. `functools.cache` alone lets two
     threads make one each, and oneDNN refuses a stream of another engine than its primitive's.
@@ -140,7 +140,7 @@ def function(name: str) -> Callable[..., Any]:
 @once
 def set_address() -> Callable[[int, int], int]:
     """The function dnnl_memory_set_data_handle(memory, address) -> status, called with the GIL held: releasing it would
-    take longer. Raises AssertionError without the library."""
+    take longer. Raises AssertionError if the library's file is missing, OSError if it cannot be loaded."""
     path = _find()
     assert path is not None, "no memory without the library"
     keeping = ctypes.PyDLL(str(path)).dnnl_memory_set_data_handle

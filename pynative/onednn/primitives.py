@@ -209,9 +209,10 @@ def _statistics(statistics: Layout, centred: bool) -> list[tuple[Argument, Layou
 
 @_made_once
 def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool) -> Primitive:
-    """Layer norm, or RMS norm if not centred, over the last axis of x. Layouts: `rows` of x and y, `vector` of scale
-    and shift, `statistics` of mean and variance (not centred: the mean of squares), these two of float32. None where
-    oneDNN has no fast primitive. Arrays of a call: x, y, mean if centred, variance, scale, shift if shifted."""
+    """Layer norm, or RMS norm if not centred, over the last axis of x. Layouts: `rows` of x and y; `vector`, float32,
+    of scale and shift; `statistics`, float32, of mean and variance (not centred: the mean of squares). None where
+    oneDNN has no fast primitive. Arrays of a call, which writes y, mean and variance: x, y, mean if centred, variance,
+    scale, shift if shifted."""
     described = _norm(rows, statistics, epsilon, _norm_flags(centred, shifted))
     arguments = [(Argument.SOURCE, rows), (Argument.DESTINATION, rows), *_statistics(statistics, centred)]
     arguments += [(Argument.SCALE, vector), *([(Argument.SHIFT, vector)] if shifted else [])]

@@ -35,8 +35,8 @@ class FlatOptimizer:
     run of a buffer whose parameters are treated alike at once (a `Sweep`), Muon each matrix as a whole (`MuonMatrix`).
 
     The float32 copies of 16-bit parameters are state too: the model's values are these, rounded, after every step.
-    grad_scaler: kept for the training step, which uses it. offload: which states lie in host memory or in files; None:
-    none.
+    grad_scaler: kept for the training step, which uses it. offload: the share of the states that is offloaded to host
+    memory or to files; None: nothing is offloaded.
     """
 
     def __init__(

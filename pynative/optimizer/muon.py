@@ -74,10 +74,10 @@ def orthogonalized(
 
 
 def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Tensor:
-    """The update [r, c] that a learning rate of 1 subtracts from a matrix, from its direction [r, c]; of a matrix that
-    is cut over ranks (`spec`) both are this rank's part, all ranks of the cut call this, and --muon-tp-mode says
-    whether the whole is orthogonalised or each part by itself. Unless --muon-no-split-qkv is given, fused queries,
-    gates if any, keys and values count each as a matrix."""
+    """The update [r, c] that a learning rate of 1 subtracts from a matrix: its direction (momentum) [r, c],
+    orthogonalised and scaled. Of a matrix that is cut over ranks (`spec`) both are this rank's part, all ranks of the
+    cut call this, and --muon-tp-mode says whether the whole is orthogonalised or each part by itself. Unless
+    --muon-no-split-qkv is given, fused queries, gates if any, keys and values count each as a matrix."""
     cut = CutMatrix.of(spec)
     if cut is None or config.muon_tp_mode != "duplicated":
         return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)

@@ -46,8 +46,8 @@ def get_optimizer(
     Scripts of MindSpeed-Core-MS pass (optimizer_config, training_config, params or network) instead; the buffers are
     then those of these parameters, which `get_model` has named. params may be the groups of `set_weight_decay`,
     of which only the parameters are read. With return_instance False the optimizer's class is returned, and nothing is
-    made. Loss scaler and offload of states are those of the training_config; given buffers there are none. Raises
-    ValueError if a training_config comes without params and network, or if a rule for some parameters alone (Muon)
+    made. Loss scaler and offload of states are those of the training_config; with ready buffers there are none. Raises
+    ValueError if a training_config comes with neither params nor network, or if a rule for some parameters alone (Muon)
     finds none in the model; with a training_config also as `ParamAndGradBuffers.of` and `allocate_states`. All ranks of
     a model call this.
     """

@@ -23,8 +23,8 @@ class ModelSum:
     """The choice of the parameters that this rank counts, and, by a call of the object, the sum of values over all
     ranks of a replica of the model.
 
-    of_owned: the sum goes over the replicas, too, that share the states out, because each gives values only of what it
-    owns of the buffers; False: not so, because every replica gives the same values.
+    of_owned: the sum also goes over the replicas that share the states out, because each gives values only of what it
+    owns of the buffers; False: over one replica alone, because every replica gives the same values.
     """
 
     def __init__(self, of_owned: bool = False) -> None:
@@ -106,8 +106,8 @@ class GradientNorm:
 
 
 def clip_coefficient(norm: float, limit: float) -> float:
-    """The factor, at most 1, that brings gradients of this norm to a norm of at most `limit`; a limit of 0 or less:
-    none, the factor is 1."""
+    """The factor, at most 1, that brings gradients of this norm to a norm of at most `limit`; 1 for a limit of 0 or
+    less, which means no clipping."""
     return min(1.0, limit / (norm + 1e-6)) if limit > 0 else 1.0
 
 
@@ -165,7 +165,8 @@ class ModelStatistics:
         return norms
 
     def zero_gradients(self) -> int:
-        """The number of elements of the whole model's reduced gradient that are exactly 0."""
+        """The number of elements of the whole model's reduced gradient that are exactly 0, without those of padded rows
+        (of the vocabulary, say)."""
         zeros = self._measured("gradients", lambda vector: np.count_nonzero(vector.asnumpy() == 0))
         return self._sum.count(zeros) - self._padding
 

@@ -15,8 +15,8 @@ from pynative.optimizer.sweep import Step, Sweep
 def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
     """Update the weights and states of a `Sweep`, in place, by AdamW (Loshchilov and Hutter, 2019) or Adam (Kingma and
     Ba, 2015), with or without bias correction, as the configuration says; epsilon, times the parameters' `rate_factor`,
-    is added to the root. With PMA the weights are then, every `pma_interleave_step` updates, taken into their average,
-    which after `pma_fused_num` times becomes the weights."""
+    is added to the root of the second moment. With PMA the weights are then, every `pma_interleave_step` updates, taken
+    into their average, which after `pma_fused_num` times becomes the weights."""
     beta1, beta2 = config.adam.betas
     settings = AdamStep(
         learning_rate=step.learning_rate_of(sweep.treatment),
@@ -51,7 +51,7 @@ def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None
 
 def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
     """Update the weights and states of a `Sweep`, in place, by gradient descent, with momentum if there is a state of
-    it; weight decay is added to the gradient."""
+    it; weight decay times the weights is added to the gradient."""
     momentum, learning_rate = config.sgd.sgd_momentum, step.learning_rate_of(sweep.treatment)
     decay = step.weight_decay_of(sweep.treatment)
 

@@ -49,8 +49,8 @@ class Channel:
         """Post all transfers of an exchange together, removing the tensors to send from `results`. Returns a handle for
         each tensor that will arrive, by the computation that needs it.
 
-        The sends of the previous exchange are waited for first, which bounds the memory under way. A schedule stays
-        free of deadlocks even if each exchange is complete before the next (`schedules.check`).
+        The sends of the previous exchange are waited for first, which bounds the memory under way. A schedule that
+        passes `schedules.check` does not deadlock by that.
         """
         self.finish()
         tensors = [(results.pop(send.produced), send.peer) for send in action.sends]
@@ -91,7 +91,8 @@ class Channel:
 
 
 def pipeline_channel(config: AllConfig) -> Channel:
-    """The channel of this rank's pipeline, as the configuration says."""
+    """A new channel between the stages of this rank's pipeline; its tensors' shape and type, and whether shapes vary
+    and transfers overlap, follow from the configuration."""
     return Channel(
         parallel_state.get_pipeline_model_parallel_group(),
         hidden_states_shape(config),

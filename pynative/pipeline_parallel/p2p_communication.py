@@ -53,34 +53,37 @@ class P2PPrimitive:
         return self._exchange(from_next=True)[1]
 
     def send_forward(self, output: Tensor) -> None:
-        """Send this stage's output to the next stage."""
+        """Send this stage's output to the next stage; on the last stage send nothing."""
         self._exchange(to_next=output)
 
     def send_backward(self, gradient: Tensor) -> None:
-        """Send the gradient of this stage's input to the previous stage."""
+        """Send the gradient of this stage's input to the previous stage; on the first stage send nothing."""
         self._exchange(to_previous=gradient)
 
     def send_forward_recv_backward(self, output: Tensor) -> Tensor | None:
-        """Send this stage's output to the next stage, and receive the gradient of an output from it; None on the last
-        stage."""
+        """Send this stage's output to the next stage, and receive the gradient of an output from it; on the last stage
+        send nothing and return None."""
         return self._exchange(to_next=output, from_next=True)[1]
 
     def send_backward_recv_forward(self, gradient: Tensor) -> Tensor | None:
-        """Send the gradient of an input to the previous stage, and receive an output of it; None on the first stage."""
+        """Send the gradient of an input to the previous stage, and receive an output of that stage; on the first stage
+        send nothing and return None."""
         return self._exchange(to_previous=gradient, from_previous=True)[0]
 
     def send_forward_recv_forward(self, output: Tensor) -> Tensor | None:
-        """Send this stage's output to the next stage, and receive the previous stage's; None on the first stage."""
+        """Send this stage's output to the next stage, if there is one, and receive the previous stage's; None on the
+        first stage."""
         return self._exchange(to_next=output, from_previous=True)[0]
 
     def send_backward_recv_backward(self, gradient: Tensor) -> Tensor | None:
-        """Send the gradient of this stage's input to the previous stage, and receive that of its output from the
-        next; None on the last stage."""
+        """Send the gradient of this stage's input to the previous stage, if there is one, and receive the gradient of
+        this stage's output from the next; None on the last stage."""
         return self._exchange(to_previous=gradient, from_next=True)[1]
 
     def send_forward_backward_recv_forward_backward(
         self, output: Tensor, gradient: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
         """Send this stage's output to the next stage and the gradient of its input to the previous; returns (the
-        previous stage's output, the gradient from the next stage)."""
+        previous stage's output, the gradient of this stage's output from the next stage). Where a neighbour is missing
+        nothing is sent to it, and its tensor is None."""
         return self._exchange(output, gradient, True, True)

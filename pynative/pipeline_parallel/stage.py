@@ -32,8 +32,8 @@ class MicroBatchLoss:
     """Returns (sum, count) where something else than the loss is to be reported, else None."""
 
     def read(self) -> tuple[float, float, float]:
-        """(The sum to report, its divisor, `weight.tokens`: the number of tokens that count in the loss, 1 for a mean
-        of which a script gives none). The sum is the loss's over these tokens, and the divisor their number, unless
+        """(The sum to report, its divisor, the number of tokens that count in the loss: `weight.tokens`, 1 where a
+        script gives a mean without it). The sum is the loss's over these tokens, and the divisor their number, unless
         `report` returns others."""
         tokens = self.weight.tokens
         total, count = self.report() or (Averaging.loss_sum(float(self.loss.asnumpy()), self.weight), tokens)
@@ -45,9 +45,9 @@ LossOf = Callable[[Tensor], MicroBatchLoss]
 
 
 class ForwardStep(Protocol):
-    """The forward of a chunk on a micro-batch of a step's data: of the training loop, or of a script's function. draws:
-    the number of items of a data iterator that make up a step of the configuration's batch size; is_of_a_script:
-    whether a function of the script draws them."""
+    """Interface of a chunk's forward on one micro-batch of a step's data. draws: the number of items of a data iterator
+    that make up a step of the configuration's batch size; is_of_a_script: whether a function of the script draws
+    them."""
 
     draws: int
     """The number of items of a data iterator that make up a step of the configuration's batch size."""
@@ -57,8 +57,8 @@ class ForwardStep(Protocol):
     def begin(
         self, data_iterator: Iterator[Any] | None, model: nn.CellList, micro_batches: int, rules: BatchRules
     ) -> None:
-        """Start a step of `micro_batches` micro-batches of this rank; `model` is the stage's chunks, `rules` what the
-        data must keep."""
+        """Start a step of `micro_batches` micro-batches of this rank; `model` is the stage's chunks, `rules` the rules
+        that the data must keep."""
 
     def again(self) -> None:
         """Start the last step once more, with the data that were drawn for it."""
@@ -136,9 +136,9 @@ class Stage:
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
     def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Carry out a computation, or a pair of them, and return the result of each: a forward's output or loss, a
-        backward's gradient of its input if it has one, else None. received: for each, the tensor that it needs from
-        another stage or chunk, or None."""
+        """Carry out a computation, or a pair of them, and return the result of each: of a forward the output or loss,
+        of a backward the gradient of the forward's input (None where that had no input), of weight gradients None.
+        received: for each, the tensor that it needs from another stage or chunk, or None."""
         if isinstance(entry, Pair) and self.takes_turns:
             return self._side_by_side(entry, *received)
         return [self._run(action, tensor) for action, tensor in zip(of_entry(entry), received, strict=True)]

@@ -30,8 +30,9 @@ LOSS_TIMER = "loss-reduce"
 
 class GlobalLoss(NamedTuple):
     """The loss and figures of a global batch, the same on every rank: the sum of what micro-batches report and its
-    divisor `weight` (tokens, micro-batches where a script reports their means, or a script's own count), the number of
-    tokens that count, and the figures that cells reported, by name."""
+    divisor `weight` (tokens, micro-batches where a script reports their means, or a script's own count), `tokens`, the
+    number of tokens that count (of micro-batches, where a script gives means and no tokens), and the figures that cells
+    reported, by name."""
 
     total: float
     """The sum of what the micro-batches of all replicas report."""

@@ -31,13 +31,14 @@ class Choice(NamedTuple):
 
 
 def choose(asked: str | None) -> Choice:
-    """The device: `asked` (`--device-target`); else that of MindSpore's context, which the script or MindSpore's
-    package chose, but the CPU if that is an Ascend, was one when this module was imported, and the host has none.
+    """The device, with its notice: `asked` (`--device-target`); if that is None, the one of MindSpore's context, which
+    the script or MindSpore's package chose, but the CPU where the context has an Ascend, had it when this module was
+    imported, and the host has none.
 
     msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; without `asked`
     it takes an Ascend if the host has one, else the CPU. So on a host with an Ascend a script that sets the CPU needs
-    the flag, too. Raises ValueError, not in the scheduler, for a device `asked` where that of MindSpore's context is
-    another one, and not the one that it was when this module was imported.
+    the flag, too. Raises ValueError, not in the scheduler, if MindSpore's context has a device other than `asked` and
+    other than the one that it had when this module was imported.
     """
     if collectives.is_scheduler():
         return Choice(asked or ("Ascend" if has_ascend() else "CPU"))
@@ -93,8 +94,8 @@ def initialize(
 
     threads: of the operators of this process; None or 0: the cores that it may use divided by `world_size`, at least 1.
     fused: the operators that flags ask to be fused. On a CPU launches are made blocking: asynchronous ones make the
-    main thread spin on the core that the work needs; there MindSpore's own kernels get as many threads as ours, unless
-    their number is set already, by the script or an earlier call.
+    main thread spin on the core that the work needs; there MindSpore's own thread pool gets that number of threads,
+    too, unless its number is set already, by the script or an earlier call.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     # MindSpore refuses to set the device once it computes, even to the same one
@@ -128,6 +129,6 @@ def engine_notice() -> str | None:
 
 
 def blas_notice() -> str | None:
-    """One line for the log where the host's operators are active and this process's matrix products run slower than its
-    CPU could, with the remedy; else None."""
+    """One line for the log, with the remedy, where the host's operators are active and an OpenBLAS of this process is
+    known to multiply matrices slower than this CPU could; else None."""
     return blas.notice() if kernels.active() == "host" else None

@@ -17,8 +17,8 @@ def free_port() -> int:
 
 def msrun_command(script: str | Path, arguments: Sequence[str], processes: int, log_dir: str | Path) -> list[str]:
     """The msrun command line that runs `script` in `processes` ranks on this host and waits for them; rank r's output
-    goes to `log_dir`/worker_r.log, too. Raises FileNotFoundError where msrun is neither beside this Python nor on the
-    PATH."""
+    goes to msrun's output and to `log_dir`/worker_r.log. Raises FileNotFoundError where msrun is neither beside this
+    Python nor on the PATH."""
     beside_python = Path(sys.executable).with_name("msrun")
     msrun = str(beside_python) if beside_python.exists() else shutil.which("msrun")
     if msrun is None:
@@ -36,5 +36,5 @@ def msrun_command(script: str | Path, arguments: Sequence[str], processes: int, 
 
 
 def quiet_environment() -> dict[str, str]:
-    """A copy of this process's environment in which MindSpore's C++ log shows errors alone, unless it has GLOG_v."""
+    """A copy of this process's environment in which MindSpore's C++ log shows errors alone, unless GLOG_v is set."""
     return {"GLOG_v": "3", **os.environ}

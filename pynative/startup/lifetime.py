@@ -1,7 +1,7 @@
-"""Ranks end with their launcher: when an msrun that waits for its ranks ends, however it ends, so do the ranks that it
-started; one that handles SIGTERM is sent that.
+"""Ranks end with their launcher: when an msrun that waits for its ranks ends, however it ends, the ranks that it
+started are killed; a rank that handles SIGTERM is sent that signal instead.
 
-msrun gives every rank a session of its own, so that SIGHUP of a closed terminal does not reach them, nor SIGTERM or
+msrun gives every rank a session of its own, so that SIGHUP of a closed terminal does not reach a rank, nor SIGTERM or
 SIGKILL to msrun. Each rank therefore watches msrun, also across shells that stand between. An msrun that does not wait
 for its ranks (its default, `--join=False`) ends first by design, and nothing is watched.
 """
@@ -96,8 +96,9 @@ class _Watch:
         """Wait for the launcher's end, say so, and end this process.
 
         If the run handles SIGTERM (--exit-signal-handler: a checkpoint after the step under way) it is sent one.
-        Otherwise everything in this process's group is killed, shells around it and its own workers among them; if the
-        group is the launcher's, too, this process alone ends. Each `tail` that msrun left on a log is killed before.
+        Otherwise everything in this process's group is killed, shells and workers in it, too; if the group is the
+        launcher's, this process alone ends. Before that the `tail` processes are killed that were found among msrun's
+        children, when this began, and 2 s later if msrun still ran.
         """
         tails = self._wait()
         _say(f"msrun (pid {self.launcher.pid}), which started it, has ended")

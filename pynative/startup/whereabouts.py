@@ -1,4 +1,4 @@
-"""The work that this rank's main thread is at, read off its stack frames when somebody asks."""
+"""The work that this rank is at, read off the stack frames of the thread that computes, when somebody asks."""
 
 import itertools
 import os
@@ -30,9 +30,9 @@ _FRAMES = 20
 
 
 def watch(backend: Backend) -> None:
-    """Have this rank answer roll calls, which SIGUSR2 begins, on CPUs also a wait in a collective for the whole
-    time-out: it writes its whereabouts to its error stream. On CPUs all ranks are asked, and rank 0 of several logs the
-    table of the answers; with HCCL a rank answers alone."""
+    """Have this rank answer roll calls from now on: it writes its whereabouts to its error stream. A roll call begins
+    by SIGUSR2 to a rank, on CPUs also when a rank has waited in a collective for the whole time-out. On CPUs all ranks
+    are asked, and rank 0 of several logs a table of the answers; with HCCL the rank with the signal answers alone."""
     backend.roll_call.start(lambda: whereabouts(backend), _show)
 
 
@@ -41,8 +41,8 @@ def _show(found: Sequence[Whereabouts], world_size: int) -> None:
 
 
 def whereabouts(backend: Backend) -> Whereabouts:
-    """The step position, part of the step, action, layer, operator, waits and stack of the main thread; while two
-    computations take turns, of the thread whose turn it is."""
+    """The step position, part of the step, action, layer, operator and innermost stack frames of the main thread (while
+    two computations take turns, of the thread whose turn it is), and the rank's waits."""
     position = get_step_position()
     waits, standing = backend.standing()
     innermost = sys._current_frames().get(running_thread() or threading.main_thread().ident or 0)
@@ -97,8 +97,8 @@ def _part(frames: Sequence[FrameType]) -> str:
 
 
 def layer_of(frames: Sequence[FrameType]) -> str:
-    """The global name of the cell that the innermost such frame has as `self`, or of the parameter that it has as
-    `weight`, `parameter` or `gamma`; "" if no frame has one with a name. frames: innermost first."""
+    """The global name that the innermost frame with one gives: of the cell that is its variable `self`, or else of the
+    parameter that is its `weight`, `parameter` or `gamma`; "" if no frame gives one. frames: innermost first."""
     for frame in frames:
         for value in _cell_or_parameter(frame):
             if name := name_of(value):
@@ -116,8 +116,8 @@ def _cell_or_parameter(frame: FrameType) -> Iterator[Any]:
 
 
 def name_of(value: Any) -> str:
-    """The global name of a parameter ("" if it has none yet), or of a cell: the common start of its parameters' names
-    without their last words; "" if there is none."""
+    """The global name of a parameter, or of a cell: the first words, such as "decoder.layers.0", that the names of all
+    its parameters share, the last word of each name left out; "" if there is none."""
     if isinstance(value, Parameter):
         meta = getattr(value, "meta", None)
         return meta.spec.name if meta is not None else ""

@@ -6,10 +6,10 @@ MindSpore's PyNative tape is private; this file wraps it, so that the day it mov
 Where a parameter's gradient goes
 ---------------------------------
 The record of a parameter in a gradient buffer (`parameter.meta`, a ParameterMeta) has `main_grad`, its view of the
-buffer, and `main_grad_is_empty`, true until something was added since the buffer was last emptied. An operator with a
-hand-written backward adds into `main_grad` itself (`add_weight_gradient`) and returns None to the tape; anything else
-ends in the tape's own `_grad` and is moved over by `TapeGradients`. Nothing is zeroed ahead of a backward: the first
-contribution overwrites.
+buffer, and `main_grad_is_empty`, true until something was added since it was last emptied, or (ZeRO stages 2 and 3)
+last reduced over the replicas. An operator whose backward calls `add_weight_gradient` adds into `main_grad` itself and
+returns None to the tape; any other gradient ends in the tape's own `_grad` and is moved over by `TapeGradients`.
+Nothing is zeroed ahead of a backward: the first contribution overwrites.
 
 Inside `deferred_weight_gradients` what such an operator would add is put off: zero-bubble schedules send the input's
 gradient on first and compute the weights' later (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
@@ -162,10 +162,10 @@ def needs_gradient(tensor: Tensor) -> bool:
 
 
 def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph: bool = False) -> None:
-    """Run the backward of the graphs that ended in `outputs`, from `gradients` of the same shapes and types.
+    """Run the backward of the graphs that end in `outputs`, from `gradients` of the same shapes and types.
 
-    Gradients of leaves are added to their `_grad`; but an operator that calls `add_weight_gradient` puts a buffered
-    parameter's into `main_grad`, or puts it off. keep_graph: the graph may be run backward again.
+    Gradients of leaves are added to their `_grad`; but an operator that calls `add_weight_gradient` adds a buffered
+    parameter's gradient to `main_grad`, or defers that. keep_graph: the graph may be run backward again.
     """
     run_backward(tuple(outputs), tuple(gradients), keep_graph, False, ())
 
@@ -267,8 +267,8 @@ def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | No
 
 def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -> list[Tensor | None]:
     """`add_weight_gradient` of several parameters whose gradients one operator computes: if all of them are in buffers
-    they are added there, else all are returned. If all are frozen, nothing is computed; if only some are, the gradients
-    of all."""
+    they are added there, else all are returned. If all are frozen, nothing is computed and Nones are returned; if only
+    some are, the gradients of all are computed."""
     if all(isinstance(parameter, Parameter) and not parameter.requires_grad for parameter in parameters):
         return [None] * len(parameters)
     metas = [getattr(parameter, "meta", None) for parameter in parameters]

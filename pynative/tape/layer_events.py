@@ -1,8 +1,8 @@
 """Events of the layers of a chunk while it runs: a forward begins or is over, a backward begins, gradients are there.
 
 Reductions that overlap the backward, gathers that overlap the forward, and parameters that are there for one layer at a
-time rest on this. An `Observable` cell tells the events of its chunk where it runs; while nobody listens nothing is on
-the tape.
+time rest on this. An `Observable` cell tells the LayerEvents of its chunk when it runs; while nobody listens they put
+nothing on the tape.
 
 The two events of a backward come from identities around the cell, where it has inputs and outputs with a gradient.
 Contributions to a gradient of the cell's parameters are computed on the way from the cell's outputs to its inputs, or
@@ -36,9 +36,9 @@ counted."""
 
 class Observable(nn.Cell):
     """A cell that tells the events of its runs, unless it is inside another observable cell other than the chunk. With
-    --zero-stage 3 its parameters, unless tied, are gathered for its runs; with stages 2 and 3 their gradients are
-    summed over the replicas when its backward is over, and the memory serves other cells. Derive a layer of your own
-    from this class for that."""
+    --zero-stage 3 its trained parameters, unless tied, are gathered for its runs; with stages 2 and 3 their gradients
+    are summed over the replicas when its backward is over, and then their memory serves other cells. Derive a layer of
+    your own from this class for that."""
 
     events: "LayerEvents | None" = None
     """The LayerEvents of the cell's chunk; None before somebody listens to them, and inside another observable cell."""
@@ -183,8 +183,9 @@ class LayerEvents:
     @contextmanager
     def backward(self, uses: Uses) -> Iterator[None]:
         """Context around the chunk's backward of a micro-batch, inside of `deferred_weight_gradients` if that is used.
-        By its end the tape's own gradients of the chunk's parameters are moved to `main_grad`, or those of cells that
-        ran put behind the deferred ones. uses: those that `forward` yielded for this micro-batch; they are used up."""
+        At its end the tape's own gradients of the chunk's parameters are moved to `main_grad`; those of observed cells
+        may be moved only when the deferred gradients are computed. uses: those that `forward` yielded for this
+        micro-batch; they are used up."""
         self._uses_to_come = uses
         self._tell("before_backward", self.chunk)
         yield

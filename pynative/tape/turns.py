@@ -21,14 +21,14 @@ _turns: "Turns | None" = None
 
 
 def give_way() -> None:
-    """Let the other of two computations run until it gives way in turn or ends; do nothing where one computes alone.
-    Errors are those of `Turns.pass_on`."""
+    """`Turns.pass_on`, with its errors: let the other of two computations run, unless it is over, until it gives way in
+    turn or ends. Do nothing outside of `Turns.run`."""
     if _turns is not None:
         _turns.pass_on()
 
 
 def running_thread() -> int | None:
-    """The identifier of the thread whose turn it is; None where one computes alone."""
+    """The identifier of the thread whose turn it is; None outside of `Turns.run`."""
     return None if _turns is None else _turns.thread
 
 
@@ -69,8 +69,8 @@ class Turns:
 
     def pass_on(self) -> None:
         """Call this computation's `before_giving_way`, and let the other one run until it gives way or is over; then
-        return to the caller. If the other one failed: the first computation raises its error, the second an exception
-        of this module that ends its thread."""
+        return to the caller. If the other one failed, then or before: the first computation raises the other's error,
+        the second an exception of this module that ends its own thread."""
         own, other = self._running, 1 - self._running
         self._raise_failure(own)
         self._pair[own].before_giving_way()
@@ -91,8 +91,8 @@ class Turns:
             raise _Ended if own else self._failed
 
     def run(self) -> tuple[Any, Any]:
-        """Run both computations to their ends, the first one begins; (its result, the second's). Raises what either
-        raised; the other one is then ended where it waits."""
+        """Run both computations to their ends, beginning with the first; (the first's result, the second's). Raises the
+        error that either raised; the other one, unless it is over, ends by an exception where it waits for its turn."""
         global _turns
         switches, (first, _) = autograd.switches(), self._pair
         thread = Thread(target=self._run_second, args=(switches,), name="second of two computations")

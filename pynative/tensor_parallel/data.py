@@ -23,8 +23,8 @@ END = "end of data"
 
 
 def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
-    """The arrays and tensors of the tensor-parallel group's first rank's `item`, by name, as arrays on all its ranks;
-    those without an axis and other values of the item are left out, and so are the other ranks' items.
+    """The arrays and tensors in the `item` of the tensor-parallel group's first rank, by name, as arrays on all ranks
+    of the group; those without an axis and other values of that item are left out. Other ranks' items are ignored.
 
     The message's size is sent first, so a rank waits for its device here: where speed counts, give every rank its data.
     """
@@ -61,12 +61,12 @@ def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype
 
 
 def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, Tensor | None]:
-    """The next item of the tensor-parallel group's first rank, on all its ranks: tokens, labels, loss_mask,
+    """The next item of the tensor-parallel group's first rank, on all ranks of the group: tokens, labels, loss_mask,
     attention_mask, position_ids, in this order; None for what the item lacks (Megatron's function). `data_iterator` may
-    be None on the other ranks; on the first rank None raises ValueError. At its end StopIteration is raised on all
-    ranks.
+    be None on the other ranks; on the first rank None raises ValueError. At the end of the first rank's iterator
+    StopIteration is raised on all ranks.
 
-    A stage of a pipeline gets all of them, whether its model reads them or not. From an item with document_starts and
+    A stage of a pipeline gets all entries, whether its model reads them or not. From an item with document_starts and
     no attention_mask the mask, bool [b, 1, s, s], is made here, since Megatron's scripts pass it on.
     """
     draws = parallel_state.get_tensor_model_parallel_rank() == 0

@@ -76,8 +76,8 @@ def _by_token(x: Tensor, groups: int) -> Tensor:
 
 
 class GroupedLinear(nn.Cell):
-    """x [s, b, G i] -> [s, b, G o]: each of this rank's groups of features times the transpose of its own weight
-    [o, i], and no bias."""
+    """x [s, b, G i] -> [s, b, G o]: each of this rank's G groups of features times the transpose of the group's own
+    weight [o, i], without a bias, plus the product of a low-rank adapter if the block has one."""
 
     def __init__(self, config: ModelConfig, block: blocks.GroupedLinear) -> None:
         super().__init__()

@@ -114,8 +114,8 @@ class ParallelLinear(nn.Cell):
     Args:
         input_size, output_size: i and o of the whole layer; t must divide each of the `stride` parts of the one that is
             cut.
-        block: the block that describes the linear, in place of the sizes and the arguments from `init_method` to
-            `param_init_dtype`; by default made of them.
+        block: the block that describes the linear, in place of the sizes, init_method, bias, stride,
+            skip_weight_param_allocation, bias_init and param_init_dtype; by default made of them.
         copied: for a block without a weight, the spec of another module's weight, of which this layer then has a copy
             as a parameter of its own.
         config: the ModelConfig.
@@ -215,8 +215,8 @@ class ColumnParallelLinear(ParallelLinear):
 
     def construct(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o/t], or [s, b, o] when gathered; the bias
-        [o/t] if it was not added, else None). weight [o/t, i]: used instead of the layer's own; a layer with
-        skip_weight_param_allocation has none, and raises ValueError without this one."""
+        [o/t], if there is one and it was not added, else None). weight [o/t, i]: used instead of the layer's own; a
+        layer with skip_weight_param_allocation has none, and raises ValueError without this one."""
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")
@@ -236,7 +236,7 @@ class RowParallelLinear(ParallelLinear):
 
     Args besides those of `ParallelLinear`:
         input_is_parallel: the input is already cut, [..., i/t]; False: it is whole, and each rank takes its slice
-            (ValueError with sequence parallelism, and with fused parts on several ranks).
+            (on several ranks ValueError with sequence parallelism or with fused parts).
         skip_bias_add: as in `ParallelLinear`, but True unless given.
     """
 
@@ -264,7 +264,7 @@ class RowParallelLinear(ParallelLinear):
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i/t], or whole [s, b, i] without input_is_parallel -> ([s, b, o], with sequence parallelism [s/t, b,
-        o]; the bias [o] if it was not added, else None)."""
+        o]; the bias [o], if there is one and it was not added, else None)."""
         group = self.boundary.group
         x = cast_made_again(x, self.compute_dtype)
         if not self.input_is_parallel:
@@ -285,8 +285,8 @@ class DuplicatedLinear(ParallelLinear):
     cut_axis = None
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """x [s, b, i], with sequence parallelism [s/t, b, i] -> (the same leading shape with o; the bias [o] if it was
-        not added, else None)."""
+        """x [s, b, i], with sequence parallelism [s/t, b, i] -> (the same leading shape with o; the bias [o], if there
+        is one and it was not added, else None)."""
         x, added = cast_made_again(x, self.compute_dtype), None if self.skip_bias_add else self.bias
         y = self.product(x, self.weight, added, self.boundary.inside(), self.boundary)
         return y, self.bias if self.skip_bias_add else None
@@ -335,7 +335,7 @@ class VocabParallelEmbedding(nn.Cell):
     @classmethod
     def of(cls, table: EmbeddingTable, config: ModelConfig, reduce_scatter_embeddings: bool = False) -> Self:
         """The cell of an embedding that the block `table` describes. Its weight is not marked as shared with the output
-        layer; the caller does that."""
+        layer, even if the table's `shared_over` says so."""
         return cls(
             table.rows,
             table.hidden_size,

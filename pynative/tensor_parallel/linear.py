@@ -28,8 +28,8 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
     """y = x W^T + bias for an x that enters a tensor-parallel region. If the weight is trained, x is kept as it lies
     outside, unless it can be made again (`made_again`).
 
-    The backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
-    Gradients of weight and bias go where `add_weight_gradient` puts them.
+    If the weight is trained, the backward computes dx while x enters again, and the weight's gradient while dx leaves
+    (Korthikanti et al., 2022). Gradients of weight and bias go where `add_weight_gradient` puts them.
     """
 
     def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any, products: Any) -> Any:
@@ -121,7 +121,7 @@ class AdapterOfLinear(nn.Cell):
         self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary, products: Products
     ) -> Tensor:
         """x as it lies outside of `boundary` (last axis i) -> the linear's product inside of it (last axis o), with the
-        adapter's added. within: the boundary that gives the positions of x there, for dropout in training."""
+        adapter's added. within: the boundary that gives the positions of x inside, for dropout in training."""
         drop = self._drop(within) if self.training and self.dropout else _keep
         return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop, products)
 

@@ -25,8 +25,8 @@ def made_again(tensor: Any) -> Kept | None:
 
 
 def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """The tensor for each of two consumers, whose gradients are added (`kernels.fork`); if it is recomputed, so are
-    both, by the same function."""
+    """Two tensors equal to `tensor`, one for each of two consumers; the backward adds the gradients of the two
+    (`kernels.fork`). If `tensor` is recomputed, so are both, by the same function."""
     ways, again = kernels.fork(tensor), made_again(tensor)
     if again is not None:
         for way in ways:
@@ -57,13 +57,13 @@ def detached_made_again(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def left_out(*tensors: Tensor) -> Iterator[None]:
-    """Have operators within the block save, in place of those of `tensors` that are recomputed, the function that
-    recomputes them; a view with gaps is saved as usual."""
+    """Have operators within the block save, in place of those of `tensors` that are recomputed, a function that
+    recomputes them. A tensor that is not contiguous, such as a transposed view, is saved as usual."""
     ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
 
     def pack(saved: Tensor) -> Tensor | Kept:
-        """A function that recomputes the saved tensor in its present shape, if it has the address and size of one of
-        `tensors` that is recomputed and is contiguous; else the tensor itself."""
+        """A function that recomputes the tensor `saved` in its present shape, if `saved` is contiguous and has the
+        address and size of a recomputed one of `tensors`; else `saved` itself."""
         again = ways.get((saved.data_ptr(), saved.size)) if saved.is_contiguous() else None
         shape = saved.shape
         return saved if again is None else lambda: again().reshape(shape)

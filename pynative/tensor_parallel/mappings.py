@@ -82,7 +82,8 @@ def reduce_from_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
 
 
 def scatter_to_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
-    """Own slice of the last dimension forward, all-gather backward. ValueError if it cannot be cut evenly."""
+    """Own slice of the last dimension forward, all-gather backward. ValueError if the group's size does not divide
+    that dimension."""
     return _apply(x, group, _cut_last, _gather_last)
 
 
@@ -152,8 +153,8 @@ class Boundary:
         return Boundary(self.group, _keep, _keep, self.sequence.gathered, self.context_rank)
 
     def keeping(self) -> "Boundary":
-        """The same edge, whose forward moves inside a recomputed part keep their results for the part's second run,
-        unless they are asynchronous."""
+        """The same edge, but for a forward move within a recomputed part: its result is kept, and the part's second run
+        takes it in place of a second move. Asynchronous moves are made again."""
         enter = self.enter if self.enter is _keep else _kept(self.enter)
         return replace(self, enter=enter, leave=self.leave if self.leave is _keep else _kept(self.leave))
 
@@ -169,7 +170,8 @@ class Boundary:
         return self.sequence.positions(length, self.context_rank, self.group.rank)
 
     def entered(self, x: Tensor) -> Tensor:
-        """The whole input inside the region, from x as it lies outside. The ranks' gradients are addends of a sum."""
+        """The whole input inside the region, from x as it lies outside; of an `inside` boundary x unchanged. The ranks'
+        gradients of the result are addends of a sum, which the backward adds up unless the boundary is `inside`."""
         return _apply(x, self.group, self.enter, self.leave)
 
     def exit(self, y: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_pa
 
 
 class ParallelMLP(nn.Cell):
-    """linear_fc2(activation(linear_fc1(x))), the first cut by columns, the second by rows; if gated, linear_fc1 is
-    [gate; up]."""
+    """linear_fc2(activation(linear_fc1(x))), with linear_fc1 cut by columns and linear_fc2 by rows; if gated, the rows
+    of linear_fc1's weight are [gate; up]."""
 
     def __init__(
         self, config: ModelConfig, block: blocks.MLP | None = None, recomputed: CellRecompute = NOTHING

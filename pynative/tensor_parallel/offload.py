@@ -49,13 +49,13 @@ def _unpack(saved: Tensor | _OnHost) -> Tensor:
 
 def offloading(parameters: Iterable[Parameter], smallest: int) -> AbstractContextManager[None]:
     """Have the tensors that operators within the block save for the backward lie in host memory, if they have at least
-    `smallest` elements. Tensors whose data begin where those of one of `parameters` do stay on the device."""
+    `smallest` elements. A tensor whose data begin at the address of one of `parameters` stays on the device."""
     weights = frozenset(parameter.data_ptr() for parameter in parameters)
     return ms.saved_tensors_hooks(partial(_pack, weights, smallest), _unpack)
 
 
 def offload_notice(config: RecomputeConfig) -> str | None:
-    """One line for the log if one of the offloading flags is given and the device is a CPU, so that nothing is moved;
+    """One line for the log if the configuration asks for offloading and the device is a CPU, so that nothing is moved;
     else None."""
     if config.offload_flag is None or device_has_own_memory():
         return None

@@ -21,12 +21,12 @@ Outs = Sequence[Tensor | None]
 
 
 class Products:
-    """The products in the type of x or dy, to which the weight is cast each time anew. For the inside of a tape's
-    `Function`: they are not recorded."""
+    """The products of a linear, y = x W^T, dx = dy W and dW = dy^T x; the weight is cast to the type of x or dy anew
+    for each product. They are for the inside of a tape's `Function`, where nothing is recorded."""
 
     def weight(self, weight: Tensor, like: Tensor, summed: int = 1) -> Tensor:
-        """The weight [o, i], in the type of the tensor `like`, as the operand of a product with it, which sums over the
-        weight's axis `summed`."""
+        """The weight [o, i] as an operand, cast to the type of `like`, the other operand. summed: the axis of the
+        weight over which the product sums."""
         return kernels.cast(weight, like.dtype)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -39,8 +39,8 @@ class Products:
         return kernels.linear_input_gradient(dy, self.weight(weight, dy, 0))
 
     def weight_gradient(self, dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-        """dy^T x [o, i], from dy [..., o] and x [..., i]; written into `out` if given, or with `accumulate` added to
-        it."""
+        """dy^T x [o, i], from dy [..., o] and x [..., i]. If `out` is given, it is returned after the product was
+        written into it, or with `accumulate` added to it."""
         return kernels.linear_weight_gradient(dy, x, out, accumulate)
 
     def grouped(self, members: Sequence[Any]) -> "GroupedProducts":
@@ -52,8 +52,9 @@ PLAIN = Products()
 
 
 class RoundedWeights(Products):
-    """The products with weights rounded to MXFP4, in blocks along `axis` of [o, i], or along axis 0 in those of
-    `grouped`. The gradient passes through the rounding unchanged (a straight-through estimate; Bengio et al., 2013)."""
+    """The products with weights rounded to MXFP4, in blocks along `axis` of [o, i]; those that `grouped` returns have
+    blocks along axis 0. The gradient passes through the rounding unchanged (a straight-through estimate; Bengio et al.,
+    2013)."""
 
     def __init__(self, axis: int = 1) -> None:
         self.axis = axis
@@ -66,8 +67,8 @@ class RoundedWeights(Products):
 
 
 class Float8Products(Products):
-    """The products of operands rounded to 8 bits by a recipe, which may leave out the weight's gradient. `scales`: the
-    delayed scaling's scale of each operand; empty where scales follow from the operands themselves."""
+    """The products of operands rounded to 8 bits by a recipe; dW is of unrounded ones if the recipe says so. `scales`:
+    with delayed scaling the scale of each operand; empty where scales follow from the operands themselves."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -120,8 +121,8 @@ def added(gradient: Tensor, out: Tensor, accumulate: bool) -> Tensor:
 
 
 def products_of(recipe: Recipe | None, rounds_weight: bool) -> Products:
-    """The products of a linear: of 8 bits with a recipe, else with weights rounded to MXFP4 if rounds_weight, else
-    plain."""
+    """The products of a linear: of operands rounded to 8 bits if there is a recipe, else of the weight rounded to MXFP4
+    if rounds_weight, else `Products` itself."""
     if recipe is not None:
         return Float8Products(recipe)
     return RoundedWeights() if rounds_weight else PLAIN
@@ -159,7 +160,8 @@ a row, so that these share a scale."""
 
 
 class GroupedFloat8Products(GroupedProducts):
-    """The products of several linears with operands rounded to 8 bits, each linear's rows by its own scales."""
+    """The products of several linears with operands rounded to 8 bits, each linear's rows by its own scales; the
+    weights' gradients are of unrounded operands if the recipe says so."""
 
     def __init__(self, members: Sequence[Float8Products]) -> None:
         super().__init__()
@@ -195,5 +197,5 @@ class GroupedFloat8Products(GroupedProducts):
 
 
 def grouped_products(members: Sequence[Products]) -> GroupedProducts:
-    """The grouped products of linears, of which there is at least one, whose products `members` are of one class."""
+    """The grouped products of one linear or more. members: the linears' own products, all of one class."""
     return members[0].grouped(members)

@@ -16,10 +16,10 @@ from pynative.tape.autograd import Moved
 
 def take_shared_group(qkv: Tensor, group: Group, rows: QueryKeyValueRows) -> Tensor:
     """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d], both wider by gates if there are any: the rank's query heads,
-    their gates, then the key and the value they use.
+    their gates, then the key and the value they use; n query heads of size d, g key/value groups, t ranks in `group`.
 
-    With g >= t every rank has whole groups, and this is qkv itself. One all-gather forward, one reduce-scatter
-    backward.
+    This takes one all-gather forward and one reduce-scatter backward. With g >= t, however, every rank has whole groups
+    already: then the result is qkv itself, and nothing is sent.
     """
     if rows.groups >= group.size:
         return qkv

@@ -11,8 +11,8 @@ Scripts draw their own numbers from named streams, as in Megatron:
         x = kernels.dropout(x, 0.1, get_rng_tracer().next_key())
 
 A stream's key depends on seed, iteration, micro-batch and virtual pipeline stage, on the stream, on the indices of this
-rank by which the stream's numbers differ (`DISTINGUISHED`), and on how many keys were drawn from it before while the
-step position (`pynative.step_position`) was the same. A checkpoint has none of these counts.
+rank by which the stream's numbers differ (`DISTINGUISHED`), and on how many keys were drawn from it in a row at one
+step position (`pynative.step_position`). A checkpoint has none of these counts.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,8 +48,8 @@ cut, the third for those inside experts. All differ between micro-batches and pi
 
 
 class States(NamedTuple):
-    """The states of a tracer, to be given to `set_states` before a forward that is to be repeated: the step position,
-    and the number of keys drawn there by stream."""
+    """The states of a tracer, taken by `get_states` before a forward and given to `set_states` before its repetition:
+    the step position, and the number of keys drawn there by stream."""
 
     position: StepPosition
     drawn: dict[str, int]
@@ -83,8 +83,8 @@ class RNGStateTracer:
         self._states = Local(States(get_step_position(), {}))
 
     def add(self, name: str, seed: int) -> None:
-        """Add a stream with a seed of its own, on which, and not on the tensor-, context- or expert-parallel rank, its
-        keys depend. Raises ValueError if another stream has the name, or another added stream the seed."""
+        """Add a stream with a seed of its own in place of the run's; its keys do not depend on the tensor-, context-
+        and expert-parallel rank. Raises ValueError if another stream has the name, or another added stream the seed."""
         if name in self._streams:
             raise ValueError(f"random stream {name!r} exists already; choose another name")
         if any(stream.seed == seed for stream in self._streams.values()):
@@ -102,8 +102,8 @@ class RNGStateTracer:
     fork = rng_fork
 
     def next_key(self) -> Key:
-        """The next key of the current stream (that of the innermost `rng_fork`; outside of one DATA_PARALLEL_RNG), for
-        example for `kernels.dropout`."""
+        """The next key of the current stream (that of the innermost `rng_fork` block; DATA_PARALLEL_RNG outside of such
+        a block), for example for `kernels.dropout`."""
         name, drawn = self._name.value, self._drawn()
         drawn[name] = drawn.get(name, 0) + 1
         stream = self._streams[name]

@@ -2,8 +2,9 @@
 for its backward.
 
 "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016). Dropout masks come again because they are functions
-of place, and the named random streams are set back. A part inside another is run as part of the outer one. Gradients of
-parameters go where they go without recomputation, and are added once: the first run records nothing.
+of place, and the named random streams are set back (not by `drop_output`). A part inside another is run as part of the
+outer one. Gradients of parameters go where they go without recomputation, and are added once: the first run records
+nothing.
 
 A cell calls `run_part` where a part of it may run again; it is told when it is built which parts do.
 
@@ -105,8 +106,8 @@ _running: Local[_Run | None] = Local(None)
 
 
 def kept_collective(run: Callable[[], Tensor]) -> Tensor:
-    """The result of the collective `run`; inside a part of `checkpoint` or its variants it is kept for the second run,
-    which does not send again. The function of `drop_output` is no such part."""
+    """The result of the collective `run`. Inside a function that `checkpoint` or `checkpoint_without_output(s)` will
+    run again, the result is kept, and the second run takes it without sending; not so with `drop_output`."""
     return run() if _running.value is None else _running.value.collective(run)
 
 
@@ -171,12 +172,13 @@ def _is_needed() -> bool:
 
 def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:
     """`function(*args)`; the arguments are kept in place of the tensors that its operators would save, and `function`
-    is run again for its backward (Megatron's function). Where nothing is recorded, and inside another part, it is a
-    usual call.
+    is run again for its backward (Megatron's function). An argument with `made_again` is recomputed instead of kept,
+    unless its slice is kept. Where nothing is recorded, and inside a function that `checkpoint` or
+    `checkpoint_without_output(s)` runs, this is a usual call.
 
     distribute_saved_activations: keep this rank's slice, along the last axis, of each argument, which must be the same
     on all tensor-parallel ranks; the second run gathers them. Arguments that cannot be cut evenly, or are no
-    floating-point activations, are kept whole.
+    floating-point activations, are treated as without this flag, and so is every argument on a single rank.
     """
     if not _is_needed():
         return function(*args)
@@ -185,7 +187,8 @@ def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -
 
 
 def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
-    """`checkpoint` of a function whose one result goes only into linears, which do not keep it either."""
+    """`checkpoint` of a function whose one result goes only into linears: they do not keep it either, but take it from
+    the function's second run."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)
@@ -195,8 +198,8 @@ def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
 
 
 def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]:
-    """`checkpoint` of a function whose several results, all of them tensors, go into operators within
-    `made_again.left_out`, which do not keep them either."""
+    """`checkpoint` of a function whose several results, all of them tensors and none a parameter, go into operators
+    within `made_again.left_out`: they do not keep them either, but take them from the function's second run."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)
@@ -207,8 +210,9 @@ def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]
 
 
 def drop_output(function: Part, *args: Any) -> Tensor:
-    """`function(*args)`, recorded as usual, whose one result goes only into linears: they do not keep it, but call the
-    function again for it. Inside a part of `checkpoint` it is kept."""
+    """`function(*args)`, recorded as usual, whose one result goes only into linears: they do not keep it, but call
+    `function`, which must draw no random numbers, again for it. Inside a function that `checkpoint` or
+    `checkpoint_without_output(s)` runs, this is a usual call."""
     output = function(*args)
 
     def again() -> Tensor:
@@ -253,8 +257,9 @@ def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any
 
 
 def keep_collectives(cell: Any) -> None:
-    """Have those linears among a cell's attributes that `recomputed.kept_collectives` names keep the results of their
-    collectives (`Boundary.keeping`). Names with a dot, of linears further inside, are passed over."""
+    """Have those linears among a cell's attributes that `cell.recomputed.kept_collectives` names keep the results of
+    their collectives for a second run (`Boundary.keeping`). Names with a dot, of linears further inside, are passed
+    over."""
     for name in (path for path in cell.recomputed.kept_collectives if "." not in path):
         linear = getattr(cell, name)
         linear.boundary = linear.boundary.keeping()

@@ -1,4 +1,5 @@
-"""Checks of batches: mistakes that they find end the run before they are trained on, named with rank and step."""
+"""Checks of batches and of the model's calls with them: a mistake raises ValueError with the rank and the step, before
+the weights are updated."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,8 @@ from pynative.step_position import get_step_position
 
 
 def refuse(mistakes: Iterable[str]) -> None:
-    """Raise ValueError with all mistakes, each behind this rank's number and the step, from 1; do nothing if there are
-    none."""
+    """Raise ValueError with all mistakes, each behind the number of this rank (from 0) and of the step (from 1); do
+    nothing if there are none."""
     lines = list(mistakes)
     if lines:
         where = f"rank {parallel_state.get_global_rank()}, step {get_step_position().iteration + 1}"
@@ -76,9 +77,9 @@ class CheckedCalls:
 
     @contextmanager
     def of(self, chunk: nn.Cell, rules: BatchRules) -> Iterator[None]:
-        """Check, within the block, that calls of the chunk keep the rules, and have tokens, where the pipeline's first
-        chunk takes them, and, for a mean loss with `weighs_tokens`, a loss mask; a call that does not raises
-        ValueError. A mean loss is that of a call with labels to a chunk that takes a loss mask."""
+        """Check each call of the chunk within the block. ValueError if its arguments break the rules; if it has no
+        tokens, though this is the pipeline's first chunk and takes them; or if `weighs_tokens` is set and a call that
+        gives a mean loss has no loss mask. It gives one if it has labels and the chunk takes a loss mask."""
         if not any(chunk is known for known in self._chunks):
             chunk.register_forward_pre_hook(self._check, with_kwargs=True)
             self._chunks.append(chunk)
@@ -89,9 +90,9 @@ class CheckedCalls:
             self._rules = None
 
     def check_sum(self, rules: BatchRules) -> None:
-        """Raise ValueError if, with context parallelism, the last checked call made the model give its mean loss (as
-        `of` says). It is for a script that returns a sum of losses, which must be of this rank's tokens, while the
-        model's mean is of whole sequences."""
+        """Raise ValueError if, with context parallelism, the last call in the latest `of` block gave a mean loss: it
+        had labels, and the chunk takes a loss mask. This is for a script that returns a sum of losses, which must be of
+        this rank's tokens, while the model's mean is of whole sequences."""
         rule = "with --context-parallel-size the model's loss is the whole sequences' mean"
         fix = "return (loss, {name: loss}), or sum the losses of logits"
         refuse([f"forward_step_func: {rule}; {fix}"] * (self._gave_a_mean and rules.context_parallel_size > 1))

@@ -42,8 +42,8 @@ def build_pretraining_data_loader(
 
     An item is a dict of arrays whose rows are its micro-batches, one after the other. config: by default the one that
     `set_parallel_context` was given. draws: the number of items that make a step: 1, or for Megatron's
-    forward_step_func, which draws single micro-batches, that of the micro-batches. With 1, training steps have the
-    sizes of `AllConfig.batch_sizes`, and those of an evaluation (is_training False) a size of their own. Raises
+    forward_step_func, which draws single micro-batches, the number of these. With 1, training steps have the sizes of
+    `AllConfig.batch_sizes`, and those of an evaluation (is_training False) that of its global batches. Raises
     ValueError as `build_step_loader`.
     """
     config = config or parallel_state.get_config()
@@ -128,8 +128,7 @@ def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator[Any]:
 @dataclass
 class RunData:
     """A run's iterators over training and validation data on this rank; None where this rank neither draws items nor is
-    sent any: there are none, or a script's function broadcasts them. is_evaluated: whether any rank has validation
-    data; samples_per_epoch: None if unknown."""
+    sent any. is_evaluated: whether any rank has validation data; samples_per_epoch: None if unknown."""
 
     train: Iterator[Any] | None
     valid: Iterator[Any] | None
@@ -143,8 +142,9 @@ class RunData:
 class DataSources:
     """A script's data: a provider of datasets, or loaders of its own, which take precedence.
 
-    As in Megatron's scripts the first rank of each tensor-parallel group alone may have data, and a middle stage of a
-    pipeline none. A script's own function that draws must broadcast the data then; without one, it is done here.
+    As in Megatron's scripts it is enough if the first rank of each tensor-parallel group has data, and a middle stage
+    of a pipeline may have none. Data that only the first rank has are sent to the others of its group here, unless a
+    function of the script draws them: that must send them itself.
     """
 
     provider: Callable[..., Any] | None
@@ -161,8 +161,8 @@ class DataSources:
         that flag, or if the number is known already. draws: the number of items of the loader that make one step. All
         ranks call this, also those without a loader.
 
-        Raises `ConfigError` if no rank's loader has a length, if the epochs are less than one iteration, or if other
-        options do not fit the number.
+        Raises `ConfigError` if no rank's loader has a length above 0, if the epochs are less than one iteration, or if
+        other options do not fit the number.
         """
         flag, epochs = "--num_train_epochs", config.training_config.epochs
         if epochs is None or config.training_config.training_iters:

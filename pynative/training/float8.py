@@ -19,8 +19,8 @@ from pynative.step_part import StepPart
 
 
 class DelayedScales(StepPart):
-    """The delayed scales of the operands of this rank's chunks, which are in use, and after the first step those of all
-    ranks'. Without a delayed recipe in the configuration there are none."""
+    """The delayed scales of the 8-bit operands of this rank's chunks, and, once a step has ended or a state was loaded,
+    those of all ranks' operands. Without a delayed recipe in the configuration there are none."""
 
     def __init__(self, model: Iterable[nn.Cell], config: Float8Config) -> None:
         recipe = config.recipe

@@ -31,9 +31,9 @@ class BatchedForwardStep:
     """The forward whose `get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's
     micro-batches.
 
-    Without get_batch_func each item of the data iterator is a dict of these arguments. A stage that reads nothing of an
-    item, such as one in the middle of a pipeline, draws no further item as long as it is given the same iterator: its
-    later batches are empty.
+    Without get_batch_func each item of the data iterator is a dict of these arguments; a stage that reads nothing of an
+    item, such as one in the middle of a pipeline, then draws no further item as long as it is given the same iterator:
+    its later batches are empty.
     """
 
     draws = 1
@@ -99,12 +99,12 @@ class MegatronForwardStep:
     """The forward by `forward_step_func(data_iterator, model)`, which returns the model's output and a function from it
     to the loss.
 
-    The script's function draws the loader's items, of dicts with tensors in place of numpy arrays; on a rank without
-    data the iterator is None. The loss function returns (loss, {name: reported}) or (sum of losses, number of tokens,
-    {name: reported}); the first reported value is logged, a number or a pair (sum, count), the loss where the dict is
-    empty. With context parallelism sums and counts of the second form are of this rank's shards of the sequences
-    (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the first is the whole sequences', as our
-    GPTModel's is.
+    The script's function draws the loader's items, those that are dicts with tensors in place of numpy arrays; on a
+    rank without data the iterator is None. The loss function returns (loss, {name: reported}) or (sum of losses, number
+    of tokens, {name: reported}); the first reported value is logged, a number or a pair (sum, count), the loss where
+    the dict is empty. With context parallelism sums and counts of the second form are of this rank's shards of the
+    sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the first is the whole
+    sequences', as our GPTModel's is.
     """
 
     is_of_a_script = True

@@ -14,7 +14,8 @@ class ClipGlobalNorm(nn.Cell):
     """Clipping by the L2 norm of the whole model's gradient, each parameter counted once.
 
     Args:
-        params: parameters of a model of `get_model`, in the order of the gradients that will be given.
+        params: this rank's parameters of a model of `get_model`, in the order of the gradients that will be given; on
+            all ranks together they are those whose gradient is clipped.
         clip_value: the largest norm that is left after clipping; 0 or less: nothing is clipped.
         norm_type: "l2"; any other raises ValueError.
         reduce_comm_group, share_embeddings_and_output_weights: ignored; a parameter knows which ranks it is cut over,
@@ -38,8 +39,9 @@ class ClipGlobalNorm(nn.Cell):
         self._replicas = [spec.replicas if is_counted(spec, coordinates) else None for spec in specs]
 
     def construct(self, grads: list[Tensor]) -> float:
-        """Replace the list's gradients by clipped ones, and return the norm of the whole model's before clipping. All
-        ranks of the model call this. Raises ValueError unless there is one gradient for each parameter."""
+        """Replace the list's gradients by clipped ones, and return the norm, before clipping, of the gradients of the
+        parameters of all ranks of the model. All these ranks call this. Raises ValueError unless there is one gradient
+        for each parameter."""
         pairs = zip(self._replicas, grads, strict=True)
         norm = self._sum((kind, kernels.squared_norm(gradient)) for kind, gradient in pairs if kind is not None) ** 0.5
         coefficient = clip_coefficient(norm, self.clip_value)

@@ -60,7 +60,7 @@ class Rerun:
     """The judge of each step's result, which has a step computed again where its result cannot be right.
 
     config: --rerun-mode, and the spikes of loss and gradient norm that count as such a result. checks_finite: whether
-    a loss or gradient norm that is not finite counts as one.
+    a loss or gradient norm that is not finite is such a result, too.
     """
 
     def __init__(self, config: FaultConfig, checks_finite: bool) -> None:

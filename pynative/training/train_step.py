@@ -34,7 +34,8 @@ from pynative.transformer.qk_clip import QueryKeyClip
 class StepResult:
     """The result of a training step; the same on every rank. loss, gradient_norm: of the global batch, the norm before
     clipping; learning_rate, weight_decay: of this update, also of a skipped one; is_finite: whether the norm is finite,
-    without a loss scaler the loss as well; skipped: whether no update was made; figures: those that cells reported."""
+    without a loss scaler the loss as well; skipped: whether no update was made; figures: by name, those of
+    `parallel_core.step_figures`, which the model's cells reported."""
 
     loss: float
     """The global batch's loss before the update: the mean over the tokens that count, or over the micro-batches if a
@@ -202,9 +203,9 @@ class TrainOneStepCell:
         return ""
 
     def evaluate(self, data_iterator: Iterator[Any] | None, batches: int) -> float:
-        """The mean loss over all tokens (or what a script's loss function counts) of `batches` global batches of
-        evaluation's size, without dropout and gradients, the same on all ranks; all of them call this. 0.0 for no
-        batches."""
+        """The mean loss over all tokens that count (or what a script's loss function counts) of `batches` global
+        batches of evaluation's size, without dropout and gradients, the same on all ranks; all of them call this. 0.0
+        for no batches."""
         set_training(self.model, False)
         with around(self.parts, train=False):
             number = self.config.evaluated_micro_batches

@@ -45,8 +45,8 @@ _LENGTHS = {path_of(name) for name in ("training_iters", "train_samples", "epoch
 
 class TrainingArguments:
     """Settings that override a configuration's: options of training, optimizer and data by their names, or by a
-    Trainer's (`OTHER_NAMES`). A setting of None does nothing, whatever its name, and neither do those of
-    `WITHOUT_EFFECT`. Raises ValueError for another unknown name or a value of another type."""
+    Trainer's (`OTHER_NAMES`). Settings of None, whatever their name, and those of `WITHOUT_EFFECT` do nothing. Raises
+    ValueError for another unknown name or a value of another type."""
 
     def __init__(self, **settings: Any) -> None:
         vars(self).update(settings)

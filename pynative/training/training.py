@@ -219,7 +219,7 @@ def pretrain(
 
     Args:
         train_valid_test_datasets_provider: (numbers of samples of the three splits) -> three datasets whose items are
-            dicts of arrays. Or None, with `train_data_loader`.
+            dicts of arrays. Or None, where loaders are given.
         model_provider_func: (pre_process, post_process) -> the cell of a chunk, with `set_input_tensor`: it gives with
             post_process the loss (or forward_step_func's output), else its part of the hidden states [s, b, h].
         model_type: one with a `name` other than "encoder_or_decoder" is refused.
@@ -297,7 +297,7 @@ def train(
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
     """Run the loop of `pretrain` (log, evaluation, checkpoints, callbacks) around a step cell that a script has built,
-    from iteration 1, and return the state at the end; no checkpoint is loaded.
+    from iteration 1 (with --skip-train only evaluate), and return the state at the end; no checkpoint is loaded.
 
     training_config is the step cell's. get_batch_func: as in `pretrain`; None: the step cell draws as it was built.
     metrics and evaluation_func must be None, a callback does their work; so must resume_dict: `pretrain` resumes.

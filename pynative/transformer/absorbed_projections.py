@@ -16,10 +16,10 @@ from pynative import kernels
 
 class AbsorbedProjections:
     """The up projection of keys and values, linear_kv_up_proj [n (p + e), c], applied to queries and to sums of
-    latents.
+    latents. n heads of this rank, with p plain and r rotary channels of a key and e of a value; c width of the latent.
 
     Args:
-        weight: its rows of this rank's heads, for each head p for the key and e for the value.
+        weight: the rows of this rank's heads, for each head p for the key and e for the value.
         heads, value_size: n, e.
         widths: (c, r).
     """
@@ -31,8 +31,8 @@ class AbsorbedProjections:
         self.of_keys, self.of_values = parts[::2], parts[1::2]
 
     def query(self, query: Tensor) -> Tensor:
-        """[1, b, n, p + r] -> [1, b, n, c + r], whose product with a cached latent and rotary key is the score
-        before it is scaled."""
+        """Queries [1, b, n, p + r] of p plain and r rotary channels -> [1, b, n, c + r], whose product with a cached
+        latent of width c and its rotary key is the score before it is scaled."""
         latent, rotary = self.widths
         plain, turned = kernels.split_features(query, (self.plain_size, rotary))
         batch = query.shape[1]
@@ -41,7 +41,8 @@ class AbsorbedProjections:
         return kernels.join_features(self._by_text(projected, batch, latent), turned)
 
     def values(self, attended: Tensor) -> Tensor:
-        """Attention's sums of cached latents and rotary keys, [1, b, n (c + r)] -> its sums of values, [1, b, n e]."""
+        """Attention's weighted sums of cached latents and rotary keys, [1, b, n (c + r)] -> its sums of values, with e
+        channels a head, [1, b, n e]."""
         batch = attended.shape[1]
         latents, _ = kernels.split_features(attended.reshape(1, batch, self.heads, -1), self.widths)
         rows = self._by_head(latents, batch, self.widths[0])

@@ -26,8 +26,8 @@ BASE = 256
 
 
 def of_block(chosen: Tensor | None, ulysses_group: Group) -> Tensor | None:
-    """The choice [b, u s, k] for the queries that this rank's heads have after Ulysses' exchange over a group of u
-    ranks, from the choice [b, s, k] for this rank's shard; None stays None."""
+    """The choice of k keys, [b, u s, k], for the queries that this rank's heads have after Ulysses' exchange over a
+    group of u ranks, from the choice [b, s, k] for this rank's shard; None stays None."""
     return chosen if chosen is None or ulysses_group.size == 1 else ulysses_group.all_gather(chosen, axis=1)
 
 
@@ -42,8 +42,9 @@ class SharedChoices:
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
 
     def received(self, both: Tensor) -> tuple[Tensor, Choices]:
-        """A received message [s/t, b, h + 2 k] (without sequence parallelism [s, b, h + 2 k]) -> (its hidden states,
-        the choices that the chunk begins with). If the chunk receives no choice: `both` as it is, and {}."""
+        """A received message [s/t, b, h + 2 k] (without sequence parallelism [s, b, h + 2 k]; k chosen keys of a token)
+        -> (its hidden states, the choices that the chunk begins with). If the chunk receives no choice: `both` as it
+        is, and {}."""
         if self._received is None:
             return both, {}
         widths = (self.width, self._received.channels)
@@ -62,8 +63,9 @@ class SharedChoices:
         return hidden_states, {self._received.layer: chosen}
 
     def sent(self, hidden_states: Tensor, choices: Choices) -> Tensor:
-        """The message [s/t, b, h + 2 k] (without sequence parallelism [s, b, h + 2 k]) of hidden states and the choice
-        that the next chunk begins with; the hidden states alone if the next chunk needs no choice."""
+        """The message [s/t, b, h + 2 k] (without sequence parallelism [s, b, h + 2 k]; k chosen keys of a token) of
+        hidden states and the choice that the next chunk begins with; the hidden states alone if the next chunk needs no
+        choice."""
         if self._sent is None:
             return hidden_states
         chosen = choices[self._sent.layer]

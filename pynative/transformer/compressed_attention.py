@@ -125,8 +125,9 @@ def _window_mask(positions: Ranges, length: int, window: int) -> Tensor:
 
 
 class CompressedAttention(nn.Cell):
-    """The cell of `blocks.CompressedAttention`: queries by a latent, one key of all heads, entries if the layer has a
-    `Compressor`, perhaps chosen by an `EntryIndexer`, and two output projections, in groups and of all together."""
+    """The cell of `blocks.CompressedAttention`: queries by a latent, one key of all heads, which is their value, too,
+    entries if the layer has a `Compressor`, perhaps chosen by an `EntryIndexer`, and two output projections: one within
+    each group of features, then one from all groups' results to the hidden size."""
 
     def __init__(
         self, config: ModelConfig, layer_number: int, block: blocks.CompressedAttention,

@@ -38,9 +38,9 @@ def gathered(x: Tensor, boundary: Boundary) -> Tensor:
 
 
 def seen_entries(boundary: Boundary, length: int, ratio: int) -> Array:
-    """The number of entries, the first ones, that each query of this rank may see, int32 [s, b or 1]: those that
-    are complete at its position. boundary: says at which positions the rank's queries are; length: s; ratio: tokens of
-    an entry. For a new token in generation, int32 [1, b], the cache says the positions."""
+    """The number of entries, the first ones, that each query of this rank may see, int32 [s, 1]: those that are
+    complete at its position. boundary: says at which positions the rank's queries are; length: s; ratio: tokens of an
+    entry. For one new token of each of b texts in generation int32 [1, b]; then the cache says the positions."""
     cache = key_value_cache.current()
     if cache is not None and cache.continues:
         return cache.lengths[None] // ratio
@@ -82,8 +82,8 @@ class Compressor(nn.Cell):
 
 
 class Indexed(NamedTuple):
-    """The tensors of which an indexer's scores of entries are computed: queries [s, b, j, e], keys [C, b, e], one for
-    each entry, weights of the heads [s, b, j]."""
+    """The tensors of which an indexer's scores of entries are computed: queries [s, b, j, e] of j heads, keys
+    [C, b, e], one for each entry, weights of the heads [s, b, j]."""
 
     query: Tensor
     """Queries [s, b, j, e]."""

@@ -27,7 +27,7 @@ class SharedKeys:
 
 
 class CrossLayerAttention(ParallelAttention):
-    """Attention that computes keys and values, also for the layers after it, or uses those of a layer before it."""
+    """Attention that computes keys and values, which layers after it may use, or uses those of a layer before it."""
 
     def __init__(
         self,

@@ -34,9 +34,9 @@ class Embedding(Observable):
     """dropout(scale x (norm(word embedding) + position embedding)); with sequence parallelism this rank's shard of it.
     Norm and learned positions are optional, and dropout acts in training.
 
-    Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
-    a position embedding sequence parallelism needs one collective in the forward, a reduce-scatter, which both sums
-    over the vocabulary's shards and cuts the sequence.
+    Positions are added before the sequence is cut, so that the gradient of their table is whole on every
+    tensor-parallel rank. Without a position embedding sequence parallelism needs one collective in the forward, a
+    reduce-scatter, which both sums over the vocabulary's shards and cuts the sequence.
     """
 
     def __init__(self, config: ModelConfig, block: blocks.Embedding | None = None) -> None:

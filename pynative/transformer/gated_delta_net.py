@@ -18,10 +18,11 @@ from pynative.transformer.recurrence import RecurrentMixer, ShortConvolution, co
 
 
 class GatedDeltaNet(RecurrentMixer):
-    """in_proj -> silu(conv1d) of queries, keys, values -> recurrence -> out_norm -> times silu(z) -> out_proj.
+    """in_proj -> silu(conv1d) of queries, keys, values -> recurrence -> out_norm -> times silu(z) -> out_proj;
+    z: a part of in_proj's output.
 
-    With context parallelism a rank has 1/c of its tensor-parallel rank's heads, of whole sequences, between the two
-    linears.
+    With context parallelism over c ranks a rank has 1/c of its tensor-parallel rank's heads, of whole sequences,
+    between the two linears.
     """
 
     def __init__(

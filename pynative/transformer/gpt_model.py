@@ -59,8 +59,9 @@ class GPTModel(Module):
 
     @property
     def unread_entries(self) -> frozenset[str]:
-        """Names of a batch's entries that this stage has no use for: labels and loss_mask on all but the last stage;
-        on all but the first, unless `eod` was given, position_ids, and also tokens if nothing here reads them."""
+        """Names of a batch's entries that this chunk has no use for: labels and loss_mask on all chunks but the
+        model's last; on all but its first, unless `eod` was given, position_ids, and also tokens if nothing here reads
+        them."""
         unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
         if self.pre_process or self.eod_mask is not None:
             return unread
@@ -84,12 +85,12 @@ class GPTModel(Module):
     ) -> Tensor:
         """tokens, position_ids, labels, loss_mask [b, s] -> the loss of the next tokens, a scalar, whose backward in
         training is also that of multi-token prediction's losses, if any; without labels logits [b, s, v/t] ([b, s, v]
-        without parallel_output); earlier stages: hidden states [s, b, h], with sequence parallelism [s/t, b, h], wider
-        with several residual streams or a choice of keys that is sent along. attention_mask, document_starts: as
+        without parallel_output); on earlier chunks hidden states [s, b, h], with sequence parallelism [s/t, b, h],
+        wider with several residual streams or a choice of keys that is sent along. attention_mask, document_starts: as
         `CoreAttention` takes them (None: causal; without `eod` one document). routed_experts, int [b, s, L, k]: given
-        choices, a token's k experts in each of the decoder's L layers that have experts; -1: the router chooses, as a
-        hash layer does always. ValueError for retriever_*, tokentype_ids, inference_params.
-        """
+        choices, a token's k experts in each of the decoder's L layers that have experts; -1: the router chooses. Layers
+        whose experts a hash table or SparseMixer gives ignore them. Raises ValueError for retriever_*, tokentype_ids,
+        inference_params."""
         check_unused(
             tokentype_ids=tokentype_ids,
             retriever_input_ids=retriever_input_ids,

@@ -27,7 +27,7 @@ class ParallelLMLogits(Observable, ParallelLinear):
         bias: whether the default block has one.
         block: the linear's block; by default a linear without a weight of its own, to which every call passes one.
         compute_dtype: the type of the product; None: the configuration's.
-        copied: the spec of the word embedding's weight, of which it has a copy.
+        copied: the spec of the word embedding's weight, of which the cell then has a copy; None: it has none.
     """
 
     cut_axis = COLUMNS

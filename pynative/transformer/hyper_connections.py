@@ -10,8 +10,8 @@ from pynative.transformer.layer import ParallelTransformerLayer
 
 
 class HyperConnectedTransformerLayer(ParallelTransformerLayer):
-    """A layer over streams [s, b, n h], with sequence parallelism [s/t, b, n h]: each sublayer reads a mixture of them
-    by its connection, and writes to all."""
+    """A layer over n streams of width h, [s, b, n h], with sequence parallelism [s/t, b, n h]: each sublayer reads a
+    mixture of them by its connection, and writes to all."""
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
         """(The branch's normed input [s, b, h], with sequence parallelism [s/t, b, h], (the streams, the weights with

@@ -21,8 +21,8 @@ class LightningAttention(RecurrentMixer):
     """in_proj -> silu of queries, keys and values -> recurrence -> norm over all heads -> times sigmoid(gate) ->
     out_proj.
 
-    With context parallelism a rank has 1/c of its tensor-parallel rank's heads, of whole sequences, for silu and
-    recurrence alone: the norm wants all heads of a token.
+    With context parallelism over c ranks a rank has 1/c of its tensor-parallel rank's heads, of whole sequences, for
+    silu and recurrence alone: the norm wants all heads of a token.
     """
 
     def __init__(

@@ -28,10 +28,11 @@ class GroupedNorm(nn.Cell):
 
 class MambaMixer(RecurrentMixer):
     """in_proj, its parts times factors, if any -> silu(conv1d) of values, keys and queries -> recurrence, plus D x
-    values -> times silu(z) -> norm by groups, if any -> out_proj.
+    values -> times silu(z) -> norm by groups, if any -> out_proj. z: a part of in_proj's output; D: a parameter, one
+    number a head.
 
-    With context parallelism a rank has 1/c of its tensor-parallel rank's groups, of whole sequences, between the two
-    linears.
+    With context parallelism over c ranks a rank has 1/c of its tensor-parallel rank's groups, of whole sequences,
+    between the two linears.
     """
 
     def __init__(

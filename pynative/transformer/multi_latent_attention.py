@@ -113,11 +113,11 @@ class MLASelfAttention(nn.Cell):
         return _scaled(latent if self.q_layernorm is None else self.q_layernorm(latent), self.query_scale)
 
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q and k [s, b, n/t, p + r] and v [s, b, n/t, e], from the latents (with sequence parallelism this rank's
-        shards of them) and the rotary key [s, b, r] of all tensor-parallel ranks' tokens. With a cache k and v are
-        those of all S cached tokens; in a forward after the first one, unless the up projection has an adapter or a
-        bias, both are the cached latents with their rotary keys, [S, b, 1, c + r], and q is made to be multiplied with
-        these, [s, b, n/t, c + r]."""
+        """q and k [s, b, n/t, p + r], of p plain and r rotary channels, and v [s, b, n/t, e], from the latents (with
+        sequence parallelism this rank's shards of them) and the rotary key [s, b, r] of all tensor-parallel ranks'
+        tokens. With a cache k and v are those of all S cached tokens; in a forward after the first one, unless the up
+        projection has an adapter or a bias, both are the cached latents, of width c, with their rotary keys, [S, b, 1,
+        c + r], and q is made to be multiplied with these, [s, b, n/t, c + r]."""
         cos, sin = angles(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
         rows, _ = self.linear_q(query_latent)
         query = kernels.rotary(kernels.as_heads(rows, self.heads), cos, sin, True, self.rotary_start)

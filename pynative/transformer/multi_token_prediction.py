@@ -75,7 +75,7 @@ class MultiTokenPredictionLayer(nn.Cell):
 
     def construct(self, embeddings: Tensor, hidden_states: Tensor, *context: Any) -> Tensor:
         """embeddings of the tokens ahead and hidden states, both [s, b, h] (with sequence parallelism [s/t, b, h]) ->
-        the depth's hidden states. context: the further arguments of the decoder's layers."""
+        the depth's hidden states. context: further arguments of its transformer layer."""
         hidden_states = self._run(embeddings, hidden_states, *context)
         return self.final_layernorm(hidden_states if self.hc_head is None else self.hc_head(hidden_states))
 

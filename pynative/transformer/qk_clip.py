@@ -24,9 +24,10 @@ class QueryKeyClip:
         self._config = config
 
     def row_factors(self, figures: Mapping[str, Array]) -> list[tuple[Parameter, Array]]:
-        """(Weight, factors [rows] of this rank's rows) for each weight that makes queries or keys in an attention with
-        a head whose largest score is above the threshold. Factors may be 1, as those of values and of other heads.
-        figures: a step's, with its largest scores; KeyError without them, if there are attentions."""
+        """(Weight, factors [rows] of this rank's rows) for the weights to be scaled in each attention with a head whose
+        largest score is above the threshold: linear_qkv's, or of latent attention those of the linears that give the
+        heads their queries and their keys. Factors may be 1, as those of values. figures: a step's, with its largest
+        scores; KeyError without them, if there are attentions."""
         found = []
         for cell in self._attentions:
             eta = qk_clip.shrinking(

@@ -87,7 +87,8 @@ def _lengths(cache: key_value_cache.Cache) -> Array | None:
 
 def convolved(layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """silu of the causal convolution of each channel of x [s, b, c] by itself, [s, b, c], with weight [c, 1, w] and
-    bias [c] or None; in generation with a cache behind the layer's last inputs, which that keeps."""
+    bias [c] or None. In generation with a cache x follows the layer's last inputs in the cache, where its own are then
+    kept."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.short_convolution(x, weight, bias)
@@ -102,7 +103,8 @@ def recurrent(
     layer: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
 ) -> Tensor:
     """The recurrence `form` over q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1)
-    -> [s, b, n, e]; in generation with a cache it continues the layer's state, which that keeps."""
+    -> [s, b, n, e]. In generation with a cache it begins with the layer's state in the cache, where the new state is
+    then kept."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.linear_recurrence(q, k, v, log_decay, rate, form)

@@ -14,7 +14,7 @@ class RotaryEmbedding:
 
     Args:
         kv_channels: head size d.
-        rotary_percent: share of the head that rotates: r = d x rotary_percent, rounded down, an even number.
+        rotary_percent: share of the head that rotates: r is d x rotary_percent rounded down, and must be even.
         rotary_interleaved: neighbours (2i, 2i+1) form a pair, instead of (i, i + r/2).
         seq_len_interpolation_factor: positions are divided by it ("position interpolation", Chen et al., 2023); None:
             by 1.
@@ -47,9 +47,10 @@ def angle_tables(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
 
 
 def angles(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
-    """(cos, sin) for a forward's tokens: [s, r] at these positions; in generation, for one new token of each text, [1,
-    b, r] at the cache's positions. Generation uses the frequencies for the longest text's length (`Rotary.of_text`),
-    without a cache for the end of the last position."""
+    """(cos, sin) for a forward's tokens: [s, r] at these positions. In generation with a cache,
+    in a forward after the first: of the one new token of each text, [1, b, r] at the cache's positions; `positions` is
+    not read. In generation the frequencies are those for the longest text's length (`Rotary.of_text`), for which
+    `positions[-1].stop` is taken without a cache."""
     cache = key_value_cache.current()
     if cache is not None and cache.continues:
         return cache.angles(rotary)

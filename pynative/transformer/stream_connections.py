@@ -17,8 +17,8 @@ class _Weights(nn.Cell):
 
 
 class HyperConnection(Observable):
-    """The weights with which one sublayer reads and writes the streams; or of a head, which merges the streams into one
-    at the decoder's end: it only reads."""
+    """The weights with which one sublayer reads and writes the streams; or those of a head, which only reads: it merges
+    the streams into one behind layers."""
 
     def __init__(self, block: blocks.HyperConnection) -> None:
         super().__init__()

@@ -120,8 +120,8 @@ class ParallelTransformer(nn.Cell):
         tokens: TokenIds | None = None,
     ) -> Tensor:
         """[s, b, h] (with sequence parallelism [s/t, b, h]) -> the same shape. Between chunks the last axis is n h with
-        n residual streams; channels of a shared choice of keys, if there is one, come behind. tokens: the tokens' ids,
-        for layers that read them."""
+        n residual streams; channels of a shared choice of keys, if there is one, come behind. hidden_states: read by
+        the model's first chunk alone. tokens: the tokens' ids, for layers that read them."""
         if not self.pre_process:
             hidden_states = self.input_tensor
         elif self.streams > 1:
@@ -139,8 +139,8 @@ class ParallelTransformer(nn.Cell):
 
 
 def unused_recompute_notice(model: nn.CellList, config: ModelConfig) -> str | None:
-    """One line for the log where flags ask to recompute or offload layers of this stage, or parts of them, and its
-    chunks (`model`), of a user's own model, have no LayerStack; else None."""
+    """One line for the log if flags ask to recompute or offload decoder layers of this stage, or parts of them, but the
+    stage's chunks (`model`) have no LayerStack, as those of a user's own model may; else None."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     layers = [layer for n in range(len(model)) for layer in chunk_of(config, stage, n).decoder.layers.recompute.layers]
     asked = any(layer.is_asked_for for layer in layers)

@@ -82,14 +82,15 @@ def refusing(reason: str, *refused: str, **change: Any) -> Change:
 
 
 def first_sentence(text: str) -> str:
-    """A text, in one line, up to its first full stop before a space or at the end; that of "et al." does not count."""
+    """A text, in one line, up to its first full stop before a space or at the end, without that stop; one behind "et
+    al" does not count."""
     return re.split(r"(?<!et al)\.(?=\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
 def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tuple[Flag, ...]]:
     """The rows of each section, in the order of the config: first those of its options' own flags, then further flags.
-    without_flag: flags of options that get no row. Raises AssertionError at the end if `own` of
-    one of `acting` names another flag."""
+    without_flag: flags of options that get no row. Raises AssertionError at the end if `own` of one of `acting` names a
+    flag that is no option's, or that is in `without_flag`."""
     parts = list(acting)
     own = {name: change for part in parts for name, change in part.own.items()}
     others = [flag for part in parts for flag in part.others]

@@ -1,5 +1,5 @@
-"""Flags of data, tokenizer and fine-tuning on conversations: the differences of their rows from the options that they
-fill, and further flags."""
+"""Flags of data, batch sizes, tokenizer and fine-tuning on conversations: the differences of their rows from the
+options that they fill, and further flags."""
 
 from mapping.flags.flag import value
 from mapping.flags.notations import batch_sizes, boolean

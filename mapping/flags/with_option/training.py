@@ -1,5 +1,5 @@
-"""Flags of the training loop, checkpoints, precision, gradients, sharding and profiles: the differences of their rows
-from the options that they fill, and further flags."""
+"""Flags of the training loop, checkpoints, precision, gradients, sharding, logs and profiles: the differences of their
+rows from the options that they fill, and further flags."""
 
 from mapping.flags.flag import value
 from mapping.flags.with_option.build import Acting, refusing, same

@@ -1,4 +1,4 @@
-"""Flags that are refused: generation servers, generation during training, and evaluation suites."""
+"""Flags of inference, all refused: generation servers, generation during training, evaluation suites and the like."""
 
 from mapping.flags.flag import group, refused
 

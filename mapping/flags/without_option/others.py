@@ -1,4 +1,4 @@
-"""Further flags that are ignored or refused, such as for what is always on, and old names."""
+"""Further flags that are ignored or refused, such as switches for what is always on, and old names of flags."""
 
 from mapping.flags.flag import group, ignored, refused, value
 from mapping.flags.notations import spec

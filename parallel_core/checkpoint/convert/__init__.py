@@ -1,8 +1,8 @@
 """Checkpoints of other tools, and ours: read from one format and written in another.
 
-Every reader gives a `Model` (model.py): whole tensors by Megatron's global names, unread, and the settings that our
-configuration needs; every writer takes one. The names that a family of models or a version of a tool has for its
-parameters are a table of rows.
+Every reader gives a `Model` (model.py): whole tensors by Megatron's global names, most of them unread, and the settings
+that our configuration needs; every writer takes one. The names that a family of models or a version of a tool has for
+its parameters are a table of rows.
 
     model.py                         a model between two formats
     formats.py                       which format a folder is of, its reader, and the checksums of its files

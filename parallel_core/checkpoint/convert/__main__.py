@@ -1,7 +1,7 @@
 """`python -m mapping convert --input DIR --output DIR [--to native|hf|megatron]`.
 
-From HuggingFace's, Megatron-LM's and our checkpoints to any of them; tensors are read when they are written. The source
-is held against its checksums first, where it has any. The target is read again before it gets its name, unless
+From HuggingFace's, Megatron-LM's and our checkpoints to any of them; most tensors are read when they are written. The
+source is held against its checksums first, where it has any. The target is read again before it gets its name, unless
 --no-verify is given: it must be the same network, bit by bit, and the engine must compute the same logits of a small
 prompt, up to rounding (--logits says when).
 """
@@ -29,8 +29,8 @@ from parallel_core.system.command_line import command_line, program
 
 def convert(options: argparse.Namespace) -> list[str]:
     """Convert a checkpoint; lines that report it. options: as `parser` reads them. A target that is found to differ
-    from the source is removed. Raises ValueError then, and if something does not fit, OSError if a file cannot be read
-    or written."""
+    from the source is removed. Raises ValueError then, and if something does not fit; ValueError or OSError if a file
+    cannot be read or written."""
     wrong = list(findings(options))
     if wrong:
         raise ConfigError(wrong)
@@ -205,7 +205,7 @@ _TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
 
 def findings(options: argparse.Namespace) -> Iterator[Finding]:
     """Findings for options that do not go together or with the target, a --tokenizer-model that is no folder, and an
-    --output that is --input, is no folder, or is not empty (which --to native allows)."""
+    --output that is --input, is a file, or is a folder that is not empty (which --to native allows)."""
     for targets, flags in _TARGETS.items():
         for flag in flags if options.to not in targets else ():
             value = getattr(options, flag.removeprefix("--").replace("-", "_"))

@@ -83,8 +83,9 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
 
 def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:
     """The model of the checkpoint in a folder, of whichever format or of one `kind` (--from). step: as for `recognise`.
-    optimizer: its state, if there is one, is read, too. Raises ValueError if there is no checkpoint or its content is
-    wrong, OSError if a file cannot be read."""
+    optimizer: its state, if there is one, is read, too, but for that of our adapters, which are merged into their
+    weights. Raises ValueError if there is no checkpoint or its content is wrong, ValueError or OSError if a file cannot
+    be read."""
     one, folder = recognise(directory, kind, step)
     with told_of(folder, one.name):
         model = one.read(folder, optimizer=optimizer)
@@ -99,7 +100,7 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
 
 def read_as_stored(one: Format, folder: Path) -> Model:
     """The model of a folder of the format `one`; adapters of our checkpoints are not merged into their weights. Raises
-    as `read`."""
+    ValueError or OSError as `read`."""
     if one.kind != "native":
         return read(folder, one.kind)
     with told_of(folder, one.name):
@@ -129,7 +130,7 @@ def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
     """Sentences about files whose bytes differ from their checksums, about files of torch.save that are no readable
     archives, and of our checkpoints about files that are missing or of another size; safetensors of other tools have no
     checksums. Ranks can divide the files: this is share number `share`, from 0, of `shares`. Raises ValueError if our
-    manifest cannot be read."""
+    manifest cannot be read, ValueError or OSError if a file of torch.save is missing or cannot be opened."""
     if is_native(folder):
         yield from CheckpointReader(folder).damaged_files(share, shares)
     for path, offset, length in [*_archives(folder)][share::shares]:

@@ -44,7 +44,7 @@ def _gib(model: Model) -> float:
 
 def skipped(model: Model) -> str | None:
     """A clause that says why logits are not compared unless --logits yes asks for it: the weights have more than 2 GiB
-    in float32, or the engine is not installed. None if neither is so."""
+    in float32, or the engine or MindSpore is not installed. None if none of this is so."""
     size = _gib(model)
     if size > MOST_BYTES / 2**30:
         more = f"{size:.1f} GiB in float32, more than {MOST_BYTES >> 30}"

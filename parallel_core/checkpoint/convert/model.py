@@ -37,7 +37,9 @@ class Position:
 
 @dataclass
 class Model:
-    """Whole tensors under Megatron's global names, and the settings of the network whose weights they are."""
+    """Whole tensors under Megatron's global names: weights and, in `states`, name of an optimizer's state -> name of a
+    weight -> its state. settings: section -> option -> value of our configuration; adapters: how many were merged into
+    the weights; left_out: subject -> keys of the source that no setting takes over."""
 
     weights: dict[str, LazyTensor]
     settings: dict[str, dict[str, Any]]
@@ -92,8 +94,8 @@ class Model:
         return replace(self, weights=resized.pop(""), settings=settings, states=resized)
 
     def with_ids(self, ids: int) -> "Model":
-        """A copy of the model whose tokenizer can produce `ids` ids (`unpadded_vocab_size`): tables of hash layers lose
-        the rows beyond. Raises ValueError if such a table has fewer rows."""
+        """A model like this one whose tokenizer can produce `ids` ids (`unpadded_vocab_size`): tables of hash layers
+        lose the rows beyond; other parts are shared. Raises ValueError if such a table has fewer rows."""
         tables = {name: tensor for name, tensor in self.weights.items() if name.endswith(_OF_IDS)}
         for name, tensor in tables.items():
             if tensor.shape[0] < ids:
@@ -130,7 +132,7 @@ def is_table(name: str) -> bool:
 
 
 def padded(size: int, divisible_by: int, tensor: int) -> int:
-    """A vocabulary's size as Megatron pads it: to the next multiple of --make-vocab-size-divisible-by times the
+    """A vocabulary's size as Megatron pads it: rounded up to a multiple of --make-vocab-size-divisible-by times the
     tensor-parallel size."""
     step = divisible_by * tensor
     return -(-size // step) * step

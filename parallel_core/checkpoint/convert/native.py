@@ -33,7 +33,7 @@ _MOST = 4 << 30
 
 
 def is_native(folder: Path) -> bool:
-    """Whether a folder is one of our checkpoints, of one iteration."""
+    """Whether a folder is one of our checkpoints, of one iteration, by its file manifest.json alone."""
     return (folder / MANIFEST).is_file()
 
 
@@ -43,7 +43,7 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
     optimizer: its state is read, too. merges: adapters, if there are any, are merged into their weights, and the
     optimizer's state, which is then that of adapters, is left out; False: adapters are weights by themselves. Raises
     ValueError if a tensor is not whole, the manifest or a file cannot be read, or a file lacks a tensor of the
-    manifest.
+    manifest, and as `merged` if it merges.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
@@ -114,8 +114,8 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
     """Write a checkpoint into `directory`, in place of one of the same iteration, make it the latest there, and return
     its path. check: called with its folder before it is published; an error that it raises passes on. Raises ValueError
-    if the settings do not go together or a tensor is of none of DTYPES, `InUse` if another job writes there; whatever
-    is raised before it is named the latest, no part of it is left."""
+    if the settings do not go together or a tensor is of none of DTYPES, `InUse` if another process writes there. After
+    an error before it is named the latest, its files are removed, as far as the system lets them be."""
     run, is_new = run_of(model), not directory.exists()
     try:
         with FolderLock(directory) as lock:

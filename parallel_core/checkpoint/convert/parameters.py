@@ -17,9 +17,9 @@ _COUNTS = ("model_config.num_layers", "moe_config.num_experts")
 
 
 def check_parameters(model: Model, source: object) -> None:
-    """Raise ValueError naming parameters that are missing, that have another shape, or that the network does not have:
-    in alphabetical order the first MOST of them. source: the text before each line of the message, as the path that
-    was read."""
+    """Raise ValueError if parameters are missing, have another shape, or are none of the network's: with a line for
+    each, in alphabetical order the first MOST lines, and the number of the others. source: the text before each line,
+    as the path that was read."""
     problems = sorted(_problems(model))
     if problems:
         more = [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []
@@ -27,8 +27,8 @@ def check_parameters(model: Model, source: object) -> None:
 
 
 def check_counts(settings: Mapping[str, Any], parameters: int) -> None:
-    """Raise ValueError if the settings have more layers or experts than `parameters`, the number of parameters in the
-    source: to describe the network of such settings could take any time."""
+    """Raise ValueError if the settings have more layers or experts than `parameters`, the number of parameter tensors
+    in the source: to describe the network of such settings could take any time."""
     for path in _COUNTS:
         count = get(settings, path)
         if isinstance(count, int) and count > parameters:

@@ -16,8 +16,8 @@ from parallel_core.sharding import Box, Place
 
 
 class ConvertedReader(CheckpointReader):
-    """The reader of another tool's checkpoint, read as `model`, into a model with the given vocabulary (None: the
-    checkpoint's)."""
+    """A reader of ranks' shards out of another tool's checkpoint, which was read as a `Model`, for a network with the
+    given vocabulary (None: the checkpoint's)."""
 
     def __init__(self, directory: Path, model: Model, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
@@ -42,7 +42,8 @@ class ConvertedReader(CheckpointReader):
         return []
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """Sentences about files that differ from their checksums, where they have any, of share number `share`, from 0,
+        """Sentences about files that differ from their checksums, or should be archives of torch.save and are none;
+        safetensors of other tools have no checksums. Ranks can divide the files: this is share number `share`, from 0,
         of `shares`."""
         return list(damages(self.directory, share, shares))
 
@@ -72,7 +73,8 @@ def holds_checkpoint(directory: Path) -> bool:
 
 def find_checkpoint(directory: Path, step: int | None = None, kind: str = "auto") -> tuple[formats.Format, Path]:
     """(format, folder of the iteration) of the checkpoint that `--load directory` means. step: its iteration; None: the
-    latest. kind: a value of `Format.kind`, or "auto". Raises ValueError if none is found."""
+    latest one in `directory`, or `directory` itself. kind: a value of `Format.kind`, or "auto". Raises ValueError if
+    none is found, OSError if the folder or the file that names the latest cannot be read."""
     if not directory.is_dir():
         raise ValueError(f"--load {directory}: there is no such folder")
     one, *_ = formats.FORMATS
@@ -92,10 +94,10 @@ def open_checkpoint(
     kind: str = "auto",
     optimizer: bool = True,
 ) -> CheckpointReader:
-    """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. step: its
-    iteration; None: the latest. vocabulary: of the model that is loaded; None: the checkpoint's. optimizer: whether
-    another tool's optimizer is read, too (never that of Megatron's folder `release`). Raises ValueError if none is
-    found or its content is wrong, OSError if another tool's file cannot be read."""
+    """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. step, kind: as for
+    `find_checkpoint`. vocabulary: of the model that is loaded; None: the checkpoint's. optimizer: whether another
+    tool's optimizer is read, too (never that of Megatron's folder `release`). Raises ValueError if none is found or its
+    content is wrong, OSError as `find_checkpoint` and if another tool's file cannot be read."""
     one, folder = find_checkpoint(directory, step, kind)
     if one.kind == "native":
         return _native(folder, vocabulary)

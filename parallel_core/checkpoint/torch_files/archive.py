@@ -27,7 +27,8 @@ _UNREADABLE = (zipfile.BadZipFile, RuntimeError, EOFError, struct.error, Unicode
 
 @dataclass(frozen=True)
 class StoredBytes:
-    """A storage of torch: a run of bytes of a file."""
+    """A storage of torch: a run of bytes of a file, from byte `offset` on, with entries of type `dtype`. size: in
+    bytes."""
 
     path: Path
     offset: int
@@ -40,7 +41,8 @@ class StoredBytes:
 
 @dataclass(frozen=True)
 class ArchivedTensor(LazyTensor):
-    """A tensor of an archive: a view of a storage, which other tensors may share."""
+    """A tensor of an archive: a view of a storage, which other tensors may share. first: index of its first entry in
+    the storage; strides: distances of neighbours along each axis, in entries."""
 
     storage: StoredBytes
     strides: tuple[int, ...]
@@ -68,9 +70,9 @@ class ArchivedTensor(LazyTensor):
 
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
-    """The object that `torch.save` wrote into `path`, or into its `size` bytes (None: all) from `begin` on; tensors are
-    unread. Raises ValueError naming the file if it isn't such an archive, lacks something, has something that is not
-    read here, or is compressed, encrypted or big-endian; OSError if it is missing or cannot be opened."""
+    """The object that `torch.save` wrote into `path`, or into its `size` bytes (None: to the end) from `begin` on;
+    tensors are unread. Raises ValueError naming the file if it isn't such an archive, lacks something, has something
+    that is not read here, or is compressed, encrypted or big-endian; OSError if it is missing or cannot be opened."""
     size = path.stat().st_size - begin if size is None else size
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
@@ -100,8 +102,8 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 
 def damaged_entry(path: Path, begin: int, size: int) -> str | None:
-    """The name of the first entry of an archive whose checksum differs or that cannot be read, or words saying that
-    it is no archive; None if all checksums agree. Raises OSError if the file is missing or cannot be opened."""
+    """The name of the first entry of an archive whose checksum or header is wrong, or words saying that this is no
+    archive that can be read; None if all checksums agree. Raises OSError if the file is missing or cannot be opened."""
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             return archive.testzip()

@@ -39,8 +39,8 @@ class _Stored:
 
 
 def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assembled]:
-    """Key -> tensor, unread, of the tensors whose keys are wanted. Raises ValueError naming one of which a chunk is
-    missing, there twice, too short or beyond the tensor; also for a file that `.metadata` names and that is missing,
+    """Key -> tensor, unread, of the tensors whose keys are wanted. Raises ValueError naming a tensor of which a chunk
+    is missing, there twice, too short or beyond the tensor; also for a file that `.metadata` names and that is missing,
     too short or compressed; KeyError for a type that is not known here; OSError without `.metadata`."""
     path, metadata = plain_file(folder, METADATA), _metadata(folder)
     places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
@@ -58,9 +58,9 @@ def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assem
 
 def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
     """(key, content) of each archive whose key is wanted: an object, or a chunk if it is a tensor's key; tensors are
-    unread. A slash and all behind it (the number of a part) are taken off a key, also before `wanted` sees it, so one
-    key can come several times. Raises ValueError for a wanted key's file that is missing, too short, compressed or no
-    archive, OSError without `.metadata`."""
+    unread. The first slash and all behind it (the number of a part) are taken off a key, also before `wanted` sees it,
+    so one key can come several times. Raises ValueError for a wanted key's file that is missing, too short, compressed
+    or no archive, OSError without `.metadata`."""
     for index, info in _metadata(folder).get("storage_data").items():
         key = _index(index)[0].partition("/")[0]
         if wanted(key):

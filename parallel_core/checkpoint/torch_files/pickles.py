@@ -32,7 +32,7 @@ _TYPES = {"half": "float16", "float": "float32", "double": "float64", "long": "i
 
 class StandIn:
     """An object of a class that is not imported: the class's name (`path`), the positional arguments it was made of,
-    its state, and its items."""
+    its state, and its items: (key, value) pairs of a mapping, entries of a list or set."""
 
     path = ""
     arguments: tuple[Any, ...]

@@ -11,7 +11,7 @@ from parallel_core.partition import chunk_layers
 
 
 def window_pattern_fits(config: Sections) -> Iterator[Finding]:
-    """Check --window-attn-skip-freq: a number from 1 on, or a list with a 0 or 1 for each layer."""
+    """Check --window-attn-skip-freq, where it is given: a number from 1 on, or a list with a 0 or 1 for each layer."""
     window, layers = config.model_config.sliding_window, config.model_config.num_layers
     for rule in wrong_pattern(window.skip_freq, layers, "all", "window"):
         yield window.breaks("skip_freq", rule, "change it")
@@ -105,7 +105,7 @@ def half_precision_flags(config: Sections) -> Iterator[Finding]:
 
 
 def types_agree(config: Sections) -> Iterator[Finding]:
-    """Check types, unless both --bf16 and --fp16 are given: the compute type is that of the one that is given, if any;
+    """Check types, unless both --bf16 and --fp16 are given: with one of these flags the compute type is the flag's;
     weights and initial embeddings are float32 or of the compute type."""
     model, precision = config.model_config, config.training_config.precision
     if precision.bf16 and precision.fp16:
@@ -201,8 +201,7 @@ def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
 
 
 def _choices_are_made(config: Sections) -> Iterator[Finding]:
-    """Check layers that share a choice of keys: the first layer makes one, experts are not shortcut-connected, and
-    where a stage begins with such a layer sequences have at most 65536 tokens."""
+    """Check layers that share a choice of keys: pattern, shortcuts, at most 65536 tokens where one begins a stage."""
     model, sparse = config.model_config, config.model_config.sparse_attention
     pattern = sparse.index_topk_pattern
     if pattern is not None and (len(pattern) != model.num_layers or {*pattern} - {*"FS"} or pattern[0] == "S"):
@@ -229,7 +228,8 @@ def residual_weights_are_two(config: Sections) -> Iterator[Finding]:
 
 
 def linear_attention_fits(config: Sections) -> Iterator[Finding]:
-    """Check gated delta nets and lightning attention: their layers and numbers of heads; no --reset-attention-mask."""
+    """Check gated delta nets and lightning attention: --linear-attention-freq gives their layers; tensor x context
+    parallel size divides their heads (delta nets' key heads, which divide value heads); no --reset-attention-mask."""
     model, sizes = config.model_config, config.model_config.linear_attention
     if not (model.has_delta_nets or model.has_lightning_attention):
         return

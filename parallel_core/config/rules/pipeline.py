@@ -27,8 +27,8 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
     """Check that the schedule takes the stages, the virtual stages, the size of groups of micro-batches, and the
-    number of micro-batches of the final global batch size; where batch sizes change, also of the others, with at most
-    one finding, about the first that it does not take."""
+    number of micro-batches of the final global batch size; where batch sizes change (by a sound ramp or schedule), also
+    those of the other sizes, with at most one finding, about the first of these that it does not take."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     batch = Setting("--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})")
@@ -75,8 +75,9 @@ _EXCLUSIVE = {
 
 
 def folded_pipeline_fits(config: Sections) -> Iterator[Finding]:
-    """Check a folded pipeline, whose first stage has both ends of the model: it needs untied embeddings, and options
-    that set apart or count the stage of one end must be left out, or 0."""
+    """Check a folded pipeline, whose first stage has both ends of the model: it needs untied embeddings, and must go
+    without options that give the first or the last stage its layers, set the embedding's stage apart, or count the
+    embedding or the output layer as a layer."""
     parallel, model = config.parallel_config, config.model_config
     if not parallel.placement.folded:
         return
@@ -184,7 +185,8 @@ def end_stages_leave_the_rest_even(config: Sections) -> Iterator[Finding]:
 
 def chunks_divide(config: Sections) -> Iterator[Finding]:
     """Check that virtual stages divide the layers of each stage (with the embedding and the output layer, where they
-    count as layers), unless --offset, or a list for each chunk in --num-layer-list, says the layers of chunks."""
+    count as layers), unless --offset, or a list for each chunk in --num-layer-list, says the layers of chunks, or
+    there are too many stages (`has_too_many_stages`)."""
     parallel, layers, chunks = config.parallel_config, config.model_config.num_layers, config.parallel_config.chunks
     if is_nested(parallel.num_layer_list) or parallel.offset is not None or config.has_too_many_stages:
         return

@@ -18,7 +18,7 @@ FLOAT32 = DTYPES["float32"].bytes
 
 @dataclass(kw_only=True)
 class MuonConfig(Config):
-    """Options of the update by --optimizer muon of matrices other than embedding and output layer (Jordan et al.,
+    """Options of the update by --optimizer muon of matrices other than word embedding and output layer (Jordan et al.,
     "Muon", 2024); Adam's settings are for the rest."""
 
     muon_momentum: float = option("--muon-momentum", 0.9, at_least=0, below=1)

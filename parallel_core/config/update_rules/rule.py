@@ -16,8 +16,10 @@ MOMENTUM = "momentum_buffer"
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRule:
-    """One optimizer. Its name is also that of the field of `OptimizerConfig` with its options, and the key of its
-    update in the tables of `pynative.optimizer.updates`."""
+    """One optimizer without its arithmetic: its section of options, its states (`moments`), the parameters that it
+    updates (`treats`), the rule for all others (`rest`), findings about its options, and messages of its update. Its
+    name is also that of the field of `OptimizerConfig` with its options, and the key of its update in a table of
+    `pynative.optimizer.updates`."""
 
     name: str
     """Its name as a value of --optimizer."""

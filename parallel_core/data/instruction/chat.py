@@ -12,8 +12,8 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 
 
 class Chat:
-    """Writer of chats as ids, by a template and a tokenizer, to which `tokens_for` adds stop words; without a
-    template, by the tokenizer's own chat template."""
+    """Writer of chats as ids by a template, whose stop words are added to the tokenizer's vocabulary (`tokens_for`);
+    without a template by the tokenizer's own chat template."""
 
     def __init__(self, template: Template | None, tokenizer: MegatronTokenizer) -> None:
         """Raises ValueError as `tokens_for`."""
@@ -41,9 +41,10 @@ class Chat:
         return [token for source, target in before for token in (*source, *target)] + asked
 
     def pair(self, question: str, answer: str) -> tuple[list[int], list[int]]:
-        """(ids of a question, up to the place where the answer begins; ids of the answer, and of the texts and tokens
-        that fine-tuning with the template puts behind it, with `efficient_eos` the end of a text); both are cut if they
-        have about 100,000 tokens or more together. Raises ValueError if the template cannot write them."""
+        """(ids of a question, up to the place where the answer begins; ids of the answer, of the texts and tokens that
+        fine-tuning with the template puts behind it, and, for a template of `efficient_eos`, of the end of a text). Of
+        a question and answer of about 100,000 tokens or more together there is only a part. Raises ValueError if the
+        template cannot write them."""
         messages = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
         ((asked, answered),) = self._encoder.pairs(Conversation([messages[0]], [messages[1]]))
         end = self._encoder.end

@@ -21,7 +21,7 @@ class Tags:
     @property
     def roles(self) -> dict[str, str]:
         """Name of a role in the data -> its name in a `Message`: user, assistant, observation, function or system, for
-        those that have a tag; of roles with one tag only the last is there."""
+        those that have a tag; of roles that share a tag only the last, in this order, is there."""
         tagged = {
             self.user_tag: "user",
             self.assistant_tag: "assistant",
@@ -38,7 +38,8 @@ OPENAI_TAGS = Tags("role", "content", "user", "assistant", "tool", "function_cal
 @dataclass(frozen=True)
 class Columns:
     """Names of the columns of a row; None: there is none. `prompt` and `query` are the two parts of a question,
-    `response` is its answer, `chosen` and `rejected` are two answers that are compared."""
+    `response` is its answer, `chosen` and `rejected` are two answers that are compared. tags: the names in a list of
+    messages; named: the columns that --map-keys names."""
 
     prompt: str | None = "instruction"
     query: str | None = "input"
@@ -60,9 +61,10 @@ OPENAI_KEYS = ("messages", "system", "tools")
 
 
 def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] | None) -> Columns:
-    """`columns` with the names that `--map-keys` gives, for those `keys` that the handler reads; a column named null
-    or "" becomes None. Of its object `tags`, names that are not given become None. Raises ValueError for other keys,
-    and for other values that are no names, null among the tags included."""
+    """`columns` with the names that `map_keys`, the object of `--map-keys` (None: no change), gives for any of `keys`,
+    those that the handler reads; a column named null or "" becomes None. If it has an object `tags`, names that this
+    does not give become None. Raises ValueError for keys other than `keys`, for a column's name that is neither text
+    nor null, and for `tags`, unless null, that are no object of texts under names of fields of `Tags`."""
     if map_keys is None:
         return columns
     given = dict(map_keys)

@@ -18,9 +18,9 @@ Message = dict[str, Any]
 
 @dataclass
 class Conversation:
-    """A conversation: `prompt`, the messages up to the last answer, and `responses`: that one answer, or the chosen and
-    the rejected one where two are compared. tools: as JSON text; doubt: the error in the conversation if it is written
-    all the same, such as another number of answers, else ""; row: the row that it is of."""
+    """A conversation: `prompt`, the messages before the last answer, and `responses`: that one answer, or the chosen
+    and the rejected one where two are compared. tools: as JSON text; doubt: the error in the conversation if it is
+    written all the same, such as several answers to one question, else ""; row: the row that it is of."""
 
     prompt: list[Message]
     responses: list[Message]
@@ -92,9 +92,10 @@ def _asked_by_alpaca(row: Row, columns: Columns) -> Conversation:
 
 def of_sharegpt(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages: user (or observation) and assistant (or function call) in turn, after an
-    optional system message; messages without content are left out after that order is checked. Raises BadRecord where
-    the column is no list of messages or has none but one of the system, where they do not take turns, where an odd
-    number is left, and for roles, contents or tools that are no text."""
+    optional system message (without one the text of the system column); messages without content are left out after
+    that order is checked. Raises BadRecord where the column is no list of messages, is empty or has only one of the
+    system, where they do not take turns, where an odd number is left, and for roles, contents, a system text or tools
+    that are no text. No message left, or an empty last one, is a `doubt`."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if len(turns) % 2:
@@ -119,10 +120,12 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
 
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
-    """A conversation of OpenAI's messages, with tool calls and reasoning: behind an optional system message the first
-    is of user or system, the last of the assistant, others are of any known role; a missing content is "". Raises
-    BadRecord for other roles, where the column is no list of messages or has none but one of the system, for contents
-    that are no text, and for tools that are neither text nor list nor object."""
+    """A conversation of OpenAI's messages, with tool calls and reasoning: behind an optional system message (without
+    one the text of the system column counts) the first is of user or system, the last of the assistant, others are of
+    any known role; a missing content is "". Raises BadRecord for other roles, where the column is no list of messages,
+    is empty or has only one of the system, for contents or a system text that are no text, and for tools that are
+    neither text nor list nor object. An even number of messages before the last, or a last one with neither content nor
+    tool calls, is a `doubt`."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):

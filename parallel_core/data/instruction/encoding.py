@@ -74,7 +74,7 @@ class ConversationEncoder:
     def pairs(self, conversation: Conversation) -> list[Pair]:
         """(ids of the source, ids of the target) of each turn, cut so that all turns together have at most `room`
         tokens; turns behind a full room are left out. Raises BadRecord for messages and tools that the template cannot
-        write; with the tokenizer's own template also ValueError, as `tokens.chat`."""
+        write; ValueError as the tokenizer's `encode` and, with its own template, its `apply_chat_template`."""
         template = self.template
         if template is None:
             return self._cut(self._by_own_template(conversation), False)
@@ -194,7 +194,7 @@ def _written(template: Template, role: str, content: str, idx: str | None) -> Sl
 
 def filled(slots: Slots, **values: str) -> Slots:
     """The slots, the first {{name}} in each slot that is text replaced by the value of that name, for one of `values`
-    after the other: a value that has the {{name}} of a later one is filled, too."""
+    after the other; a {{name}} within an earlier value is replaced, too, if it is the first one in the slot."""
 
     def of(text: str) -> str:
         for name, value in values.items():

@@ -32,7 +32,7 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
     --train-data-path is given, for a --split that cannot be read, for files that are missing, damaged, empty, or hold
     answers to compare or an id that the model's vocabulary lacks, for several prefixes in one such flag, for a template
     that cannot be read, for a tokenizer with neither a token of padding nor an end of a text, or without an end of a
-    text that is needed, and as `own_ids` and `build_tokenizer`.
+    text that is needed, and as `parse_blend`, `own_ids` and `build_tokenizer`.
     """
     parts = _parts(config)
     rules, collator = _rules(config)
@@ -63,8 +63,9 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
 
 
 def conversations_per_epoch(config: AllConfig) -> int | None:
-    """The number of conversations in the training data; None: training has no share of them, or no path. Raises
-    ValueError as `instruction_datasets` for flags and files of data, not for template and tokenizer."""
+    """The number of conversations (of packs, if the data were written with --pack) in the training data; None: training
+    has no share of them, or no path. Raises ValueError as `instruction_datasets` for flags and files of data, not for
+    template and tokenizer."""
     part = _parts(config)[0]
     return part.bounds[1] - part.bounds[0] if part else None
 
@@ -153,8 +154,9 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
 
 
 def own_ids(config: AllConfig) -> Facts:
-    """The special ids that a HuggingFace folder has: nothing stands for a token of padding that it lacks. Raises
-    ValueError for files that are missing or damaged. For other tokenizers the same as `tokenizer_facts`."""
+    """Size and special ids of the tokenizer: of a HuggingFace folder its own, whatever --tokenizer-kwargs says, `pad`
+    None if it has no token of padding; of other tokenizers as `tokenizer_facts` gives them. Raises ValueError for files
+    that are missing or damaged, and for other tokenizers as `tokenizer_facts`."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)
 

@@ -52,12 +52,12 @@ class Handler:
 
 
 def instruction(conversation: Conversation, setting: Setting) -> Sequences:
-    """One sequence in each data set, of turns cut to the encoder's `room` (`ConversationEncoder.pairs`): input_ids, the
-    end of a text behind them with a template of `efficient_eos`, and one with --append-eod (two with both);
-    attention_mask (ones); labels (input_ids, not shifted, with -100 at questions; with `efficient_eos` the first token
-    of a question that has tokens before it has the end of a text as its label). Raises BadRecord where there is no
-    token to write, ValueError for a tokenizer without an end of a text that is written, and both as
-    `ConversationEncoder.pairs`."""
+    """One sequence in each data set, of turns cut together to the encoder's `room` (`ConversationEncoder.pairs`), then
+    each to `neat_room`, if there is one: input_ids, the end of a text behind them with a template of `efficient_eos`,
+    and one with --append-eod (two with both); attention_mask (ones); labels (input_ids, not shifted, with -100 at
+    questions; with `efficient_eos` the first token of a question that has tokens before it has the end of a text as its
+    label). Raises BadRecord where there is no token to write, ValueError for a tokenizer without an end of a text that
+    is written, and both as `ConversationEncoder.pairs`."""
     encoder = setting.encoder
     return _with_eod(*joined(encoder.pairs(conversation), encoder.end, setting.neat_room), setting)
 

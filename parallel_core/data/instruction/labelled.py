@@ -9,7 +9,7 @@ from parallel_core.numerics.dtypes import Array
 
 
 class LabelledDataset:
-    """Samples of a data set whose samples have twice the length: tokens, then for each the label of the next token.
+    """Samples of a data set whose own samples hold s tokens and behind them s labels: label i is that of token i + 1.
 
     A negative token -1 - i is the token i that ends a conversation. The loss mask of a conversation's part of a sample
     (of the whole sample, if conversations are not kept apart) sums up to one, however long its answers are, or to 0

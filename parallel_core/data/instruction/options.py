@@ -39,9 +39,10 @@ _REFUSALS = {
 @dataclass(frozen=True, kw_only=True)
 class InstructionOptions:
     """The options of a run of preprocessing with a handler, named as its flags. Raises ValueError, with all that it
-    finds, for numbers that are too small, for --prompt-type, --pack, --neat-pack, --seq-length and --map-keys that do
-    not fit the handler or each other, and for a folder of --output-prefix that does not exist; with a handler that is
-    unknown or refused that mistake alone. Other values are not checked here."""
+    finds, for a seq_length below 2, for max_samples, workers or pad_to_multiple_of below 1, for --prompt-type, --pack,
+    --neat-pack, --seq-length and --map-keys that do not fit the handler or each other, and for a folder of
+    --output-prefix that does not exist; with a handler that is unknown or refused that mistake alone. Other values are
+    not checked here."""
 
     input: str
     output_prefix: Path
@@ -139,8 +140,8 @@ class InstructionOptions:
 
 
 def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of preprocessing with a handler to a parser, but for those that every way of preprocessing has,
-    such as --input."""
+    """Add flags of preprocessing with a handler to a parser, those without effect and those that are refused included;
+    not --input, --output-prefix, --json-keys, --append-eod, --workers, --restart and the tokenizer's flags."""
     group = parser.add_argument_group("instruction data, as MindSpeed-LLM's preprocess_data.py")
     group.add_argument("--handler-name", help=", ".join(HANDLERS))
     group.add_argument("--prompt-type", help=f"a template of --prompt-type-path; {OWN_TEMPLATE}: the tokenizer's own")

@@ -63,8 +63,8 @@ class Progress:
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> "Progress":
-        """The progress that `content`, in the form of the property, describes; {}: that at the start of a run. report:
-        gives what the report in `content` does not have."""
+        """The progress that `content` describes, in the form of the property `content` of a Progress; {}: that at the
+        start of a run. report: gives the entries that the report in `content` lacks."""
         counts = {name: content.get(name, 0) for name in ("items", "documents")}
         return cls(**counts, report=replace(report, **content.get("report", {})))
 
@@ -80,9 +80,9 @@ def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions
 
     log: gets the progress; None: the error stream.
     Raises ValueError for input that is missing or damaged, or holds nothing to train on, for a record at which
-    --on-bad-record stops, for options, template or tokenizer that do not fit the input or each other, for another run
-    at work or one that was stopped and had other flags, and as `build_tokenizer`; then there is no new data set.
-    OSError for a file that cannot be opened or written.
+    --on-bad-record stops, for options, template or tokenizer that do not fit the input or each other, for a worker
+    process that was killed, and as `unfinished` and `build_tokenizer`; then there is no new data set. OSError for a
+    file that cannot be opened or written.
     """
     setting, sources = _setting(options, build_tokenizer(flags)), _sources(options)
     files = [file for source in sources for file in record_files(source.path)]

@@ -51,8 +51,8 @@ def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded 
     `eos`; as messages it is cut to `rules.length` ids, and left out if the question alone has as many or more.
 
     Raises BadRecord for a record that has no question or no answer, or something else than text there or in `input`, or
-    whose question the chat template writes differently once it is answered; ValueError for messages that the chat
-    template does not take.
+    whose question the chat template writes differently once it is answered; ValueError as
+    `MegatronTokenizer.encode` and, for messages, `apply_chat_template`.
     """
     asked, answer = _under(row, QUESTIONS), _under(row, ANSWERS)
     more = [] if row.get("input") is None else [text_under(row, "input")]
@@ -148,7 +148,8 @@ class RawDataset:
 
 def raw_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[RawDataset | None]]:
     """A function from the numbers of samples of train, valid and test to their data, None for one without a file. A
-    number is rounded up to whole passes over the file; None, and with --dataloader-type cyclic any number, gives one.
+    number is rounded up to whole passes over the file, at least one; None, and with --dataloader-type cyclic any
+    number, gives one.
 
     Reads and tokenises each file once, before that function is called. Raises ValueError for mistakes in the files, for
     a tokenizer without an end of a text, and as `tokenizer_of`.

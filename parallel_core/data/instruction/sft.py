@@ -69,7 +69,8 @@ def encoded(
     conversation: Sequence[Message], tokenizer: MegatronTokenizer, form: PromptFormat
 ) -> tuple[list[int], list[int]]:
     """The ids of a conversation, and their targets (not shifted), -100 where there is no loss. Raises BadRecord where a
-    message's tokens join with its neighbours', ValueError as `MegatronTokenizer.apply_chat_template`."""
+    message's tokens join with its neighbours', ValueError as the tokenizer's `encode` and, if `form.around` is None,
+    its `apply_chat_template`."""
     if form.around is None:
         ids = tokenizer.apply_chat_template(conversation)
         return ids, list(ids)
@@ -111,7 +112,7 @@ def conversations(row: Row | UnreadableRecord) -> list[list[Message]]:
 
 
 class ConversationRows:
-    """The rows of a file of messages, checked as far as that needs no tokenizer."""
+    """The rows of a file of messages, or of all files of a folder, checked as far as that needs no tokenizer."""
 
     def __init__(self, path: str | Path) -> None:
         """Raises ValueError, naming the line, for rows that cannot be trained on, and for a file that cannot be read or
@@ -162,7 +163,7 @@ class SFTDataset:
 
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> ConversationRows:
-        """The rows of the file or folder `path_prefix`, given with its ending (.jsonl, .json, .parquet). Raises
+        """The rows of the folder or of the file `path_prefix`, which is given with its ending, such as .jsonl. Raises
         ValueError as `ConversationRows`, AssertionError for None."""
         assert path_prefix is not None
         return ConversationRows(path_prefix)
@@ -171,7 +172,7 @@ class SFTDataset:
         return self.num_samples
 
     def documents_of(self, number: int) -> str:
-        """The file and line of the row that sample `number` is made of, as text."""
+        """The file's name and the line, or the number, of the row that sample `number` is made of, as text."""
         return self.rows.places[int(self.indices[number % len(self.indices)])]
 
     def packed(self, number: int) -> dict[str, NDArray[np.int32]]:
@@ -180,7 +181,8 @@ class SFTDataset:
 
         A row that is longer than a sequence is cut at the end, with padding as the last label. With context parallelism
         each conversation is padded to a multiple of twice the context-parallel size. Raises ValueError for a row that
-        cannot be tokenised, AssertionError for a tokenizer without an id of padding.
+        cannot be tokenised and for a tokenizer without an end of a document that the form appends; AssertionError for a
+        tokenizer without an id of padding, and for `Facts` in place of a tokenizer.
         """
         config, row = self.config, int(self.indices[number % len(self.indices)])
         assert isinstance(config.tokenizer, MegatronTokenizer) and config.tokenizer.pad is not None

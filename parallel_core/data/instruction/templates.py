@@ -45,8 +45,8 @@ class Style:
     """The way in which the templates of one class (`template_class` in the table) write and cut conversations.
     cuts_by_share: question and answer of a turn that is too long are cut in proportion to their lengths, else one that
     takes less than half of the room stays whole; separates: the separator stands between turns; system_in_user: the
-    system message is a part of the first user message; reasons: an answer without a thought gets an empty one;
-    is_deepseek4: DeepSeek V4's format writes them, not slots."""
+    system message is a part of the first user message; reasons: an answer without a thought gets an empty one, in the
+    answer or before it; is_deepseek4: conversations are written in DeepSeek V4's format, not by slots."""
 
     cuts_by_share: bool
     """Whether question and answer of a turn that is too long are cut in proportion to their lengths; else one that
@@ -105,7 +105,7 @@ class Template:
 
 def load_template(name: str, path: str | Path = TABLE) -> Template:
     """The template of the prompt type `name` in a table. Raises ValueError as `load_table`, for a table that does not
-    have it, and for a template with something wrong in it."""
+    have it, and for a template with wrong slots, words, switches or `template_class`."""
     table = load_table(path)
     if name not in table:
         raise ValueError(f"--prompt-type {name} is not in {path}; choose one of {', '.join(table)}")

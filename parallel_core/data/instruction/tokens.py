@@ -62,8 +62,8 @@ def tokens_for(template: Template | None, tokenizer: MegatronTokenizer) -> Conve
     added to its vocabulary, in place, unless it has them. With `replace_eos` the first stop word is the end of text.
     template: None where the tokenizer's own template writes the messages; nothing is added then.
 
-    Raises ValueError for a token that the template names, if the vocabulary has neither it nor an unknown token, and
-    for a template that adds tokens, if the tokenizer takes none.
+    Raises ValueError for a token that the template names, if the vocabulary has neither it nor an unknown token; and
+    for a template with stop words, or a tokenizer without an end of text, if the tokenizer takes no further tokens.
     """
     if template is None:
         return ConversationTokens(tokenizer, tokenizer.bos, tokenizer.eos, tokenizer.pad, {})

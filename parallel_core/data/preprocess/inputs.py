@@ -22,8 +22,8 @@ Texts = dict[str, list[str]]
 @dataclass(frozen=True)
 class Position:
     """A place in the input, up to which it has been read: the number of the file, the offset in its unpacked content
-    (bytes, or rows of a .parquet file), and the number of lines or rows before it in that file, and in all files; a
-    plain text counts as one line."""
+    (bytes, or rows of a .parquet file; 1 behind an empty plain text), and the number of lines or rows before it in that
+    file, and in all files; a plain text counts as one line."""
 
     file: int = 0
     """The number of the file, from 0."""
@@ -40,8 +40,8 @@ BEGINNING = Position()
 
 class Block(NamedTuple):
     """A piece of a file, from the place `start` to `end`: a run of its lines or rows, or its whole text. bytes_read:
-    bytes of the file, or in a block that `blocks` gives of all files, as they lie on the disk, up to its end; of packed
-    and .parquet files about."""
+    bytes up to the piece's end, as they lie on the disk (of packed and .parquet files about); in a block from `blocks`
+    those of all files, else of this file alone."""
 
     file: Path
     content: bytes | list[Row]
@@ -111,8 +111,7 @@ def _is_hidden(path: Path) -> bool:
 
 def blocks(files: Sequence[Path], start: Position = BEGINNING) -> Iterator[Block]:
     """The blocks of the files, in order, from `start` on. Raises ValueError for a packed file that cannot be unpacked
-    and for a package that is missing, ValueError or OSError for a .parquet file that cannot be read, OSError for a file
-    that is missing."""
+    and for a package that is missing, ValueError or OSError for a file that is missing or cannot be read."""
     before = 0
     for number, file in enumerate(files):
         if number < start.file:
@@ -180,8 +179,8 @@ READERS: dict[str, Callable[[Path, Position], Iterator[Block]]] = {
 
 
 def read_documents(path: Path, keys: Sequence[str] = ("text",)) -> Iterator[Texts]:
-    """The texts under `keys` of each document of the files at `path`, as for `input_files`. Raises the errors
-    of `input_files` and `blocks`, and ValueError for the first document that is wrong."""
+    """The texts under `keys` of each document of the files at `path` (a file, a folder or a pattern, as `input_files`
+    takes it). Raises the errors of `input_files` and `blocks`, and ValueError for the first document that is wrong."""
     for block in blocks(input_files(str(path))):
         for _, place, texts in block.documents(keys):
             if isinstance(texts, BadRecord):

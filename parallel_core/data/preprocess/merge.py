@@ -11,7 +11,7 @@ from parallel_core.system.files import ReplacingFile
 
 
 def prefixes_in(folder: Path) -> list[str]:
-    """The prefixes of a folder's .bin and .idx files, but hidden ones, each once, in the order of their names. Raises
+    """The prefixes (paths) of a folder's .bin and .idx files, but hidden ones, each once, in order of name. Raises
     ValueError for a folder that is missing or has none."""
     if not folder.is_dir():
         raise ValueError(

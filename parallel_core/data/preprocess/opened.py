@@ -37,7 +37,8 @@ class _Frames(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer's beginning; the number of bytes, 0 behind the last frame."""
+        """Fill the buffer's beginning, and return the number of bytes, 0 behind the last frame. Raises EOFError where
+        the file ends within a frame, and the package's ZstdError for damage."""
         while not self._ready:
             packed = self._packed or self._raw.read(_PIECE)
             if not packed and self._frame is None:

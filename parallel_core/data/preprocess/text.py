@@ -105,13 +105,13 @@ class TextOptions:
 
 
 def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress:
-    """Write the data sets of each key: one document a record, one sequence a text; a text without tokens has none.
+    """Write the data set of each key: one document a record, one sequence a text; a text without tokens has none.
     Returns the final counts.
 
     log: gets the progress; None: the error stream. Raises ValueError for input that is missing, for a record that is
     wrong (unless `skips_bad_records`), for a key under which there is no token, with append_eod for a tokenizer without
-    an end of a document, for ids that do not fit the vocabulary's size, for a worker process that was killed, and as
-    `unfinished`; the errors of `blocks` and `build_tokenizer`. Then there is no new data set.
+    an end of a document, for ids that the tokens' type (`Encoder.token_type`) does not hold, for a worker process that
+    was killed, and as `unfinished`; the errors of `blocks` and `build_tokenizer`. Then there is no new data set.
     """
     files = input_files(options.input)
     tokenizer = build_tokenizer(options.tokenizer)

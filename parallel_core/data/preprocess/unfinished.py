@@ -2,7 +2,7 @@
 from there.
 
 They lie in a hidden folder beside the data set. `manifest.json` says how many bytes of each are complete and from which
-input they were made; bytes behind these are cut off.
+input they were made; the next run cuts off the bytes behind the complete ones.
 """
 
 import fcntl
@@ -180,8 +180,8 @@ def stamps(files: Sequence[Path]) -> list[list[object]]:
 
 
 def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
-    """The tokenizer flags, and the stamps of the files that they name, or that are right in a folder that they name, by
-    itself or by its tokenizer.json, as JSON data: all that token ids depend on."""
+    """The tokenizer flags, and the stamps of the files that they name (but within --tokenizer-kwargs), or that are
+    right in a folder that they name, by itself or by its tokenizer.json, as JSON data."""
     flags = asdict(options)
     named = [Path(value) for value in flags.values() if isinstance(value, str) and Path(value).exists()]
     folders = [path.parent if path.name == "tokenizer.json" else path for path in named]

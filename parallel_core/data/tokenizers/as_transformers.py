@@ -35,7 +35,7 @@ def as_transformers_reads(
 
 def around(begins: list[tuple[str, int]], ends: list[tuple[str, int]]) -> dict[str, Any]:
     """The post-processor, as tokenizer.json has it, that puts the tokens `begins` and `ends` around a text, and around
-    each of two texts. Both: pairs of token and id."""
+    each of two texts. begins, ends: pairs of token and id."""
 
     def one(name: str, number: int) -> list[dict[str, Any]]:
         before, after = (
@@ -53,8 +53,8 @@ def around(begins: list[tuple[str, int]], ends: list[tuple[str, int]]) -> dict[s
 
 
 def without_blanks(text: str) -> str:
-    """The text without a blank before . ? ! , n't 'm 's 've 're, and without the two around a lone apostrophe, as by
-    transformers' `clean_up_tokenization`."""
+    """The text with one blank less before each . ? ! , n't 'm 's 've 're that has one before it, and without the two
+    around a lone apostrophe, as by transformers' `clean_up_tokenization`."""
     for left in (" .", " ?", " !", " ,"):
         text = text.replace(left, left[1:])
     text = text.replace(" ' ", "'")

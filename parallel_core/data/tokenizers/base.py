@@ -83,7 +83,7 @@ class MegatronTokenizer(ABC):
 
     @cached_property
     def inv_vocab(self) -> dict[int, str]:
-        """Id -> token."""
+        """Id -> token, for all tokens of `vocab`."""
         return {token_id: token for token, token_id in self.vocab.items()}
 
     def encode(self, text: str, special: bool = False) -> list[int]:

@@ -39,8 +39,8 @@ _NO_EFFECT = ("--tokenizer-hf-use-fast", "--tokenizer-hf-no-use-fast", "--tokeni
 
 
 def add_tokenizer_flags(parser: argparse.ArgumentParser, leave_out: str | None = None) -> None:
-    """Add the flags that `tokenizer_options` reads, but for --load, which a tool adds itself if it has it, and for that
-    with a value named `leave_out`, which the tool takes from elsewhere; and flags without effect."""
+    """Add the flags that `tokenizer_options` reads, and flags without effect; but not --load, nor the flag `leave_out`,
+    such as "--vocab-size" (flags that switch something off are added in any case)."""
     group = parser.add_argument_group("tokenizer")
     for names, how, help in (row for row in _FLAGS if leave_out not in row[0]):
         group.add_argument(*names, **how, help=help)

@@ -13,7 +13,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 def facts(options: TokenizerOptions) -> Facts:
     """The number of tokens in --vocab-file, and the id of its <|endoftext|>, which ends a document. Raises ValueError
-    for a file that is missing, no vocabulary, or lacks this token."""
+    for a file that is missing, is no byte-level vocabulary, or lacks this token."""
     return _facts(_read_vocab(Path(options.vocab_file or "")))
 
 

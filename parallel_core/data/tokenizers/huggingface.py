@@ -1,5 +1,5 @@
 """HuggingFace's tokenizers: a folder with a `tokenizer.json`, or with files that transformers turns into one, by the
-package `tokenizers`; a folder with nothing but code of its own by that code (`own_code`)."""
+package `tokenizers`; another folder, if its code is trusted, by the package `transformers` (`own_code`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
-    """The text of a chat template (Jinja) with these variables; `tools` and `documents` are None unless given. Raises
-    ValueError for any error of the template, such as one of syntax or by raise_exception, ConfigError without
+    """The text that a chat template (Jinja) gives with these variables; `tools` and `documents` are None unless given.
+    Raises ValueError for any error of the template, such as one of syntax or by raise_exception, ConfigError without
     jinja2."""
     library("HuggingFaceTokenizer", "jinja2")
     sandbox = library("HuggingFaceTokenizer", "jinja2.sandbox")
@@ -48,10 +48,12 @@ _LARGEST = 2**32 - 1
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the folder. --tokenizer-special-tokens count, and are then the additional special ones,
-    but for --legacy-tokenizer, the type PretrainedFromHF and a folder with nothing but code of its own, which is loaded
-    by that code if the user trusts it. Raises ValueError for a file that is missing or damaged, for --tokenizer-kwargs
-    that lack a value and if that code fails; ConfigError if transformers, which runs that code, is not installed."""
+    """Size and special ids of the folder; an id that it lacks may be that of another role, such as for pad that of eos.
+    --tokenizer-special-tokens count, and are then the additional special ones; they are not looked at with
+    --legacy-tokenizer, with the type PretrainedFromHF, and for a folder that `transformers` loads (`own_code`).
+
+    Raises ValueError for a file that is missing or damaged, for --tokenizer-kwargs that lack a value, and if the
+    folder's own code fails; ConfigError if `transformers` has to load the folder and is not installed."""
     assert options.tokenizer_model is not None
     if is_trusted_code(options):
         return OwnCodeTokenizer(options).facts
@@ -80,15 +82,17 @@ def _first(*ids: int | None) -> int | None:
 
 
 def build(options: TokenizerOptions) -> MegatronTokenizer:
-    """The tokenizer of a HuggingFace folder; by the folder's own code, if that alone reads it and the user trusts it.
+    """The tokenizer of a HuggingFace folder: by the package `transformers` and the folder's own code if the user trusts
+    that and the folder lacks the files that are read without it, else by the package `tokenizers`.
+
     Raises ValueError naming the file that is missing or damaged, if that code fails, or for --tokenizer-kwargs that
-    lack a value; ConfigError without the package (`tokenizers`; for own code transformers)."""
+    lack a value; ConfigError without the package."""
     return OwnCodeTokenizer(options) if is_trusted_code(options) else HuggingFaceTokenizer(options)
 
 
 class HuggingFaceTokenizer(TokenizersTokenizer):
-    """A tokenizer by a folder's `tokenizer.json`, or by the files that take its place. Names of the folder's special
-    tokens in a text become their ids.
+    """A tokenizer by a folder's `tokenizer.json`, or by the files that take its place. Special tokens that are written
+    out in a text become their ids.
 
     `encode` with `special` puts the tokens that the folder says (BOS, EOS) around the text.
     """
@@ -166,9 +170,9 @@ def _added(token: AddedToken) -> Any:
 
 
 def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
-    """The tokenizer of the package `tokenizers`, with the tokens that the folder's other files add. tokenizer_type: as
-    the user gave it, for the error. Raises ValueError if the package does not read the folder's files, ConfigError
-    without the package."""
+    """The folder's tokenizer as an object of the package `tokenizers`, with the tokens that files beside tokenizer.json
+    add. tokenizer_type: as the user gave it, for the error. Raises ValueError if the package does not read the folder's
+    files, ConfigError without the package."""
     package = library(tokenizer_type, "tokenizers")
     try:
         ids = {role: (token.content, folder.vocab[token.content]) for role, token in folder.named.items()}

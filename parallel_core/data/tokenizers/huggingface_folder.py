@@ -33,8 +33,8 @@ class AddedToken:
 
     @staticmethod
     def of(entry: Any, **default: bool) -> "AddedToken":
-        """The token that a file describes: its text, or an object with its properties. default: values of
-        properties that the file does not give. Raises ValueError for an entry that is neither."""
+        """The token that a file's entry describes: a text, or an object with "content" and properties. default: values
+        of properties that the entry does not give. Raises ValueError for an entry that is neither."""
         given = {"content": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("content"), str):
             raise ValueError(f"expected a token, not {str(entry)[:40]!r}")
@@ -66,9 +66,9 @@ _SPECIAL = {"special": True, "normalized": False}
 
 
 class HuggingFaceFolder:
-    """The content of `tokenizer.json`, or one made of the files that take its place (`content`), and the settings in
-    the other files (`config`): the entries of tokenizer_config.json and special_tokens_map.json, as this module's
-    docstring says, with those that the user replaced."""
+    """The content of `tokenizer.json`, or one made of the files that take its place (`content`), and the settings
+    (`config`): the entries of tokenizer_config.json; before these go, if it has no added_tokens_decoder, those of
+    special_tokens_map.json, and before both the user's. Without tokenizer.json `slow_files.read` adds further ones."""
 
     def __init__(self, path: str | Path, settings: Sequence[str] = ()) -> None:
         """Read the folder `path`, or the one around the file `path` if that is a tokenizer.json. settings: names and
@@ -102,13 +102,13 @@ class HuggingFaceFolder:
 
     @property
     def kind(self) -> str:
-        """The tokenizer's class, without "Fast": as the settings name it; where they name none and there is no
-        tokenizer.json either, as config.json tells. "": there is none."""
+        """The name of the tokenizer's class, without "Fast": as the settings have it; where they have none and there is
+        no tokenizer.json either, as config.json tells. "": no file tells it."""
         return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
 
     @cached_property
     def model_vocab(self) -> dict[str, int]:
-        """Token -> id in the vocabulary of the model itself. Raises ValueError if tokenizer.json has none."""
+        """Token -> id in the vocabulary of the model itself. Raises ValueError if `content` has no valid one."""
         model = self.content.get("model")
         vocab = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(vocab, list):
@@ -129,8 +129,9 @@ class HuggingFaceFolder:
 
     @cached_property
     def additional(self) -> list[AddedToken]:
-        """The additional special tokens: additional_special_tokens in the settings; without that entry, of T5 without
-        tokenizer.json, the tokens <extra_id_N>. Raises ValueError if it is neither empty nor a list of tokens."""
+        """The additional special tokens: additional_special_tokens in the settings; without that entry none, but for T5
+        without tokenizer.json the tokens <extra_id_N>. Raises ValueError for an entry that is neither empty nor a list
+        of tokens."""
         entries = self.config.get("additional_special_tokens") or []
         if not isinstance(entries, list):
             raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
@@ -144,7 +145,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def in_json(self) -> dict[str, int]:
-        """Token -> id of the added_tokens of tokenizer.json. Raises ValueError if these are neither empty nor a list of
+        """Token -> id of the added_tokens in `content`. Raises ValueError if these are neither empty nor a list of
         tokens with ids."""
         entries = self.content.get("added_tokens") or []
         if not isinstance(entries, list) or not all(_is_added(entry) for entry in entries):
@@ -152,9 +153,9 @@ class HuggingFaceFolder:
         return {entry["content"]: entry["id"] for entry in entries}
 
     def beside(self) -> Iterator[AddedToken]:
-        """The tokens that the other files add to tokenizer.json's, in transformers' order: those of
+        """The tokens that the settings add to those in `content`, in transformers' order: those of
         added_tokens_decoder by their ids, those with roles (`named`), additional ones; each once, without those in
-        tokenizer.json's added_tokens. Raises ValueError for entries that are no tokens, or are not under ids."""
+        added_tokens of `content`. Raises ValueError for entries that are no tokens, or are not under ids."""
         seen = set(self.in_json)
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):
@@ -168,8 +169,8 @@ class HuggingFaceFolder:
                 yield token
 
     def chat_template(self) -> str | None:
-        """The template of conversations (Jinja): chat_template.jinja, else chat_template in the settings, of a list the
-        one named default; None without one."""
+        """The template of conversations (Jinja): chat_template.jinja, else chat_template in the settings, which is the
+        template or a list of templates with names, of which the one named default counts; None without one."""
         path = self.path / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8", errors="replace")
@@ -181,22 +182,24 @@ class HuggingFaceFolder:
 
     @cached_property
     def vocab(self) -> dict[str, int]:
-        """Token -> id, with all added tokens."""
+        """Token -> id, with all tokens that the folder's files add to the model's."""
         vocab = {**self.model_vocab, **self.in_json}
         for token in self.beside():
             add(vocab, len(self.model_vocab), token.content)
         return vocab
 
     def facts(self) -> Facts:
-        """Size, with added tokens, and special ids; the token that ends a text (eos) ends a document, too."""
+        """Size, with the tokens that the folder's files add, and special ids; the token that ends a text (eos) ends a
+        document, too."""
         ids = {role: self.vocab.get(token.content) for role, token in self.named.items()}
         others = tuple(self.vocab[token.content] for token in self.additional)
         return Facts(len(self.vocab), eod=ids.get("eos"), additional_special_tokens_ids=others, **ids)
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has the files of a tokenizer that is read without code of its own. Raises ValueError naming a
-    damaged file of its settings; these are read if there is no tokenizer.json."""
+    """Whether a folder has a tokenizer.json, or the files of a class that is read without one
+    (`slow_files.is_readable`). Raises ValueError naming a damaged file of its settings; these are read if there is no
+    tokenizer.json."""
     return (folder / "tokenizer.json").is_file() or slow_files.is_readable(folder, _settings(folder))
 
 
@@ -211,8 +214,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def pairs(settings: Sequence[str]) -> dict[str, Any]:
-    """Name -> value from a list of names and values in turn; the words True, False and None become these values. Raises
-    ValueError for a name without a value."""
+    """Name -> value from a list of names and values in turn; a value that is the word True, False or None becomes that
+    constant, another stays text. Raises ValueError for a name without a value."""
     if len(settings) % 2:
         raise ValueError(f"--tokenizer-kwargs {' '.join(settings)}: must be names and values in turn; add a value")
     words = {"True": True, "False": False, "None": None}

@@ -23,8 +23,8 @@ def missing_library(tokenizer_type: str, library: str | None) -> Finding | None:
 
 
 def library(tokenizer_type: str, name: str) -> ModuleType:
-    """The module `name` of a package that `tokenizer_type` needs. Raises ConfigError with the command that installs it
-    where it is missing."""
+    """The module `name`: a package that `tokenizer_type` needs, or a module of one that is installed. Raises
+    ConfigError with the command that installs it where it is missing."""
     finding = missing_library(tokenizer_type, name)
     if finding is not None:
         raise ConfigError([finding])
@@ -32,7 +32,7 @@ def library(tokenizer_type: str, name: str) -> ModuleType:
 
 
 class TokenizersTokenizer(MegatronTokenizer):
-    """A tokenizer by the package `tokenizers`."""
+    """The base of tokenizers whose `_backend`, of the package `tokenizers`, encodes text."""
 
     _backend: Any
     _special = False

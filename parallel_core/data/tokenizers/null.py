@@ -6,9 +6,10 @@ from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, Tokeniz
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The facts by --vocab-size n: the end of a document is the further id n, unless --null-tokenizer-eod-id names an
-    id below n; there is no id of padding with --null-tokenizer-pad-id -1. Raises ValueError for n below 1, and for
-    other values of these two flags that are not from 0 to n - 1."""
+    """The facts by --vocab-size n: without --null-tokenizer-eod-id the further id n ends a document, and the size is
+    n + 1; with it that id does, and the size is n. --null-tokenizer-pad-id -1: there is no id of padding. Raises
+    ValueError for n below 1, for an end of a document that is not from 0 to n - 1, and for an id of padding that is
+    neither that nor -1."""
     size, eod = options.vocab_size or 0, options.null_tokenizer_eod_id
     pad = None if options.null_tokenizer_pad_id == -1 else options.null_tokenizer_pad_id
     if size < 1:

@@ -1,4 +1,5 @@
-"""A HuggingFace folder with nothing but code of its own, by the package `transformers`, and only if it is trusted."""
+"""A HuggingFace folder without files that this project reads, by the package `transformers`, which runs the folder's
+own code: only if the user trusts that."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,17 +14,17 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def is_trusted_code(options: TokenizerOptions) -> bool:
-    """Whether --tokenizer-model is a folder without files that are read without its own code (`has_tokenizer`), and the
-    user lets that code run (--trust-remote-code, or trust_remote_code True in --tokenizer-kwargs). May raise ValueError
-    for kwargs without a value, and for a damaged file of the folder."""
+    """Whether --tokenizer-model is a folder in which `has_tokenizer` finds no tokenizer, and the user lets the folder's
+    own code run (--trust-remote-code, or trust_remote_code True in --tokenizer-kwargs). May raise ValueError for kwargs
+    without a value, and for a damaged file of the folder."""
     trusted = options.trust_remote_code or pairs(options.tokenizer_kwargs).get("trust_remote_code") is True
     folder = Path(options.tokenizer_model or "")
     return trusted and folder.is_dir() and not has_tokenizer(folder)
 
 
 class OwnCodeTokenizer(MegatronTokenizer):
-    """A tokenizer that the package `transformers` loads from a HuggingFace folder with the folder's own code, which
-    alone knows its size and ids. Any error of that code is a ValueError that names the folder."""
+    """A tokenizer that the package `transformers` loads from a HuggingFace folder, with code of the folder's own where
+    there is some. Any error of these in loading, encoding or decoding is a ValueError that names the folder."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError if the code fails, or for --tokenizer-kwargs that lack a value; ConfigError without the

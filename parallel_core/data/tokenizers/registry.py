@@ -13,7 +13,7 @@ from parallel_core.findings import ConfigError, Finding
 @dataclass(frozen=True)
 class TokenizerType:
     """A `--tokenizer-type`: the functions that make its tokenizer and its facts, the names of the options that it
-    needs, and the package that encodes and decodes; None: it needs none."""
+    needs (`needs`), and the package that encodes and decodes (`library`; None: it needs no package)."""
 
     build: Callable[[TokenizerOptions], MegatronTokenizer]
     facts: Callable[[TokenizerOptions], Facts]
@@ -50,8 +50,8 @@ TOKENIZERS: dict[str, TokenizerType] = {
 
 
 def findings(options: TokenizerOptions, encodes: bool = False) -> Iterator[Finding]:
-    """Findings about a type that doesn't exist and about options that it needs and that aren't given; with `encodes`,
-    for code that encodes or decodes text, also about a package that isn't installed."""
+    """The findings about a type that doesn't exist, or about options that the type needs and that aren't given; with
+    `encodes`, for code that encodes or decodes text, also about the type's package, if that isn't installed."""
     kind = TOKENIZERS.get(options.tokenizer_type)
     if kind is None:
         rule = "is not available"
@@ -77,16 +77,17 @@ def build_tokenizer(options: TokenizerOptions) -> MegatronTokenizer:
     """The tokenizer that the options describe.
 
     Raises ConfigError for a type that doesn't exist, options that are missing and a package that isn't installed,
-    ValueError for a file that is missing or damaged, and for values of the type's options that are wrong or do not fit
-    the files or each other. Options of other types are not looked at.
+    ValueError for a file that is missing or damaged, and where the type refuses the values of its options, alone or
+    together. Options of other types are not looked at.
     """
     return _check(options, encodes=True).build(options)
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the tokenizer. No package is needed, except where a folder's own code is trusted and
-    makes the tokenizer. Raises ConfigError and ValueError as `build_tokenizer`, but only for what size and ids need:
-    for a package that isn't installed if that code needs it, not for a damaged merge file or TikTokenizer's model."""
+    """Size and special ids of the tokenizer. No package is needed, except `transformers` where it loads a folder whose
+    own code is trusted. Raises ConfigError for a type that doesn't exist, options that are missing, and if that package
+    is needed and not installed; ValueError as `build_tokenizer`, but for fewer mistakes: a --merge-file, for one, is
+    not read."""
     return _check(options, encodes=False).facts(options)
 
 
@@ -99,6 +100,6 @@ def padded_vocab_size(size: int, divisible_by: int = 128, tensor_parallel: int =
 
 def training_vocab_size(options: TokenizerOptions) -> int:
     """The number of ids that the tokenizer needs in training: the larger of its own number and that of Megatron's older
-    tokenizer, by which 0.16.1 sizes its vocabulary. Raises as `facts`."""
+    tokenizer (--legacy-tokenizer), by which Megatron 0.16.1 sizes the vocabulary. Raises as `facts`."""
     kind = _check(options, encodes=False)
     return max(kind.facts(one).vocab_size for one in (options, replace(options, legacy_tokenizer=True)))

@@ -53,7 +53,8 @@ def _with_added(options: TokenizerOptions, model: SentencePieceModel) -> tuple[F
 
 
 class SentencePieceTokenizer(MegatronTokenizer):
-    """A tokenizer by a `tokenizer.model`, with further tokens that are looked for in text before the model cuts it."""
+    """A tokenizer by a `tokenizer.model`. Tokens that options add to the model's are looked for in text before the
+    model cuts it."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError as `facts` and for a file that the package does not read; ConfigError without the

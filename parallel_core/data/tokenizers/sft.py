@@ -16,10 +16,11 @@ FORMATS: dict[str, str | None] = {
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The folder's facts, with an id of padding by the prompt format: that of its token (`FORMATS`), or where the
-    folder lacks that, of the unknown token; for a format without a token (`default`) the folder's own id, or that of
-    its end of a text. Raises ValueError if the folder has neither the format's token nor an unknown one, or is missing
-    or damaged, for a prompt format that does not exist, and for --tokenizer-kwargs that lack a value."""
+    """The folder's facts, with an id of padding by the prompt format: the id of its token (`FORMATS`) or, where the
+    folder lacks that, of the unknown token; for a format without a token (`default`) the folder's own id of padding or,
+    where it has none, the id that ends a text. Raises ValueError if the folder has neither the format's token nor an
+    unknown one, or is missing or damaged, for a prompt format that does not exist, and for --tokenizer-kwargs that lack
+    a value."""
     assert options.tokenizer_model is not None
     folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
     found, name = folder.facts(), options.sft_tokenizer_prompt_format
@@ -38,7 +39,8 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 class SFTTokenizer(huggingface.HuggingFaceTokenizer):
-    """A HuggingFace tokenizer whose id of padding depends on the prompt format, as `facts` of this module says."""
+    """A HuggingFace tokenizer as with --legacy-tokenizer, whose id of padding depends on
+    --sft-tokenizer-prompt-format (`facts` of this module)."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         super().__init__(replace(options, legacy_tokenizer=True))

@@ -62,9 +62,9 @@ def class_name(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def is_readable(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the folder has all files of its class (`class_name`), which is one of SLOW_CLASSES, and `config` names no
-    code of its own that reads them. config: its tokenizer_config.json. Raises ValueError for a damaged config.json, if
-    `config` names no class."""
+    """Whether the folder's class (`class_name`) is one of SLOW_CLASSES, the folder has all files of it, and `config`
+    names no code of the folder's own for them. config: its tokenizer_config.json. Raises ValueError for a damaged
+    config.json, if `config` names no class."""
     known = SLOW_CLASSES.get(class_name(folder, config))
     is_own = isinstance(config.get("auto_map"), Mapping) and "AutoTokenizer" in config["auto_map"]
     return known is not None and not is_own and all((folder / name).is_file() for name in known.files)
@@ -72,9 +72,9 @@ def is_readable(folder: Path, config: Mapping[str, Any]) -> bool:
 
 def read(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The content of a tokenizer.json for a folder that `is_readable`, and the folder's settings: `config` with the
-    class that `class_name` gives, and with entries that it lacks: added_tokens_decoder of the tokens in
-    added_tokens.json, and additional_special_tokens of T5's tokens <extra_id_N>. Tokens of added_tokens_decoder are
-    left out of the content's added_tokens.
+    class that `class_name` gives, and with two entries where it lacks them: added_tokens_decoder, of the tokens in
+    added_tokens.json if that is there, and for T5 additional_special_tokens, of the tokens <extra_id_N>. Tokens of
+    added_tokens_decoder are left out of the content's added_tokens.
 
     Raises ValueError naming the file that is damaged.
     """

@@ -52,7 +52,8 @@ def _read(given: str) -> _Tekken:
 
 def facts(options: TokenizerOptions) -> Facts:
     """The file's size of the vocabulary, and the ids of its special tokens. Raises ValueError for a file that is
-    missing, no JSON, or has wrong sizes or special tokens; the bytes of the other tokens are not read."""
+    missing, no JSON, lacks config or vocab, or has wrong sizes or special tokens; the bytes of the other tokens are not
+    checked."""
     return _facts(_read(options.tokenizer_model or ""))
 
 

@@ -46,9 +46,9 @@ def _special(options: TokenizerOptions) -> list[str]:
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The size --vocab-size (131072 without it), to which special tokens and vocabulary together are cut, and the
-    special ids, which are the first. Raises ValueError where --vocab-size, --tokenizer-special-tokens and
-    --tiktoken-num-special-tokens do not fit together."""
+    """The size --vocab-size (131072 if that is None or 0), to which special tokens and vocabulary together are cut, and
+    the special ids, which are among the first. Raises ValueError for --tokenizer-special-tokens that lack a needed
+    token or repeat one, and where these flags and --tiktoken-num-special-tokens do not fit together."""
     special, size = _special(options), options.vocab_size or DEFAULT_VOCAB_SIZE
     if size <= len(special):
         raise ValueError(f"--vocab-size {size}: must be above --tiktoken-num-special-tokens {len(special)}; raise it")

@@ -43,8 +43,8 @@ def _text(where: str, line: bytes) -> str:
 
 def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]:
     """For each line of the file that is not blank {"ids": its text's ids, "text": the text of these ids}. Raises
-    ConfigError and ValueError as `build_tokenizer`, ValueError as `texts`, and, naming the line, where the tokenizer
-    raises ValueError for the text."""
+    ConfigError and ValueError as `build_tokenizer`, ValueError as `texts`, and ValueError naming the line where the
+    tokenizer raises one for its text."""
     tokenizer = build_tokenizer(options)
     for number, text in texts(path):
         try:
@@ -57,7 +57,7 @@ def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]
 def info(options: TokenizerOptions, padded: int | None, divisible_by: int, tensor_parallel: int) -> dict[str, Any]:
     """The members of `Facts` by name, "tokenizer_type", and "padded_vocab_size", the rows of the embedding: `padded`,
     or where that is None or 0 the smallest multiple of `divisible_by` x `tensor_parallel` that is not below
-    `training_vocab_size`. Raises as `facts`."""
+    `training_vocab_size`. Raises as `facts` of the registry."""
     found = asdict(facts(options))
     rows = padded or padded_vocab_size(training_vocab_size(options), divisible_by, tensor_parallel)
     return {"tokenizer_type": options.tokenizer_type, **found, "padded_vocab_size": rows}
@@ -73,7 +73,8 @@ def _behind_a_list(args: argparse.Namespace) -> Path | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the lines that the command line asks for. Exits with 2 and the reason after a mistake."""
+    """Print ids and text of each text in the file, or with --info one line about the vocabulary, as JSON. arguments: of
+    the command line; None: this process's. Exits with 2 and the reason after a mistake."""
     parser = command_line(__doc__, program("tokenize"))
     parser.add_argument("file", type=Path, nargs="?", help='{"text": ...} in each line', metavar="FILE.jsonl")
     parser.add_argument("--info", action="store_true", help="print size and special ids of the vocabulary instead")

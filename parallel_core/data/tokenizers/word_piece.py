@@ -48,8 +48,9 @@ def _with_added(options: TokenizerOptions) -> tuple[Facts, dict[str, int], dict[
 
 
 class BertWordPieceTokenizer(MegatronTokenizer):
-    """BERT's tokenizer: words cut into the longest pieces that the vocabulary has, lower-cased before that by the type
-    BertWordPieceLowerCase."""
+    """BERT's tokenizer: from the left each word is cut into the longest pieces that the vocabulary has; a word that it
+    does not cover is one unknown token. The type BertWordPieceLowerCase makes letters lower-case, without accents,
+    before that."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing or not BERT's vocabulary, ConfigError without the package."""

@@ -12,8 +12,9 @@ NETWORK_PREFIX = "tcp://"
 
 @dataclass(frozen=True)
 class Address:
-    """A rank of a job of `world_size` ranks. All ranks of the job have the same `name`; jobs of several ranks that meet
-    at once on a host need different ones. `timeout` is in seconds, for a wait for other ranks.
+    """A rank of a job of `world_size` ranks. All ranks of the job have the same `name`; on one host, jobs of one user
+    that have several ranks and meet at the same time need different names. `timeout` is in seconds, for a wait for
+    other ranks.
 
     A name `tcp://host:port` says that ranks may live on several hosts: rank 0 listens there while the ranks meet. Any
     other name joins the ranks of one host.

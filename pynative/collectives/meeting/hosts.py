@@ -56,7 +56,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Membership:
-    """All members of the job in rank order, and the job's token."""
+    """All members of the job in rank order, and the job's token, a random text by which its ranks know each other."""
 
     members: tuple[Member, ...]
     token: str
@@ -70,9 +70,9 @@ def membership(address: Address) -> tuple[Membership, dict[int, socket.socket]]:
     """Meet all ranks at `address.master`, which is not None, and return (the members, rank -> connection for each rank
     of another host).
 
-    Raises ValueError for an address that cannot be right and for ranks that disagree about their numbers, PeerLate if
-    ranks did not come in time, PeerLost if rank 0 ended meanwhile or has another secret (PYNATIVE_JOB_SECRET), or if a
-    connection between two hosts fails.
+    Raises ValueError for an address that cannot be right, for ranks that disagree about the number of ranks, and for a
+    rank that comes twice or is too large; PeerLate if ranks did not come in time; PeerLost (or its subclass PeerLate)
+    if rank 0 ended meanwhile or has another secret (PYNATIVE_JOB_SECRET), or if a connection between two hosts fails.
     """
     assert address.master is not None
     deadline = time.monotonic() + address.timeout

@@ -17,8 +17,9 @@ def send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(connection: socket.socket) -> dict[str, Any]:
-    """The next message. Raises OSError if the connection ended or nothing came within the socket's time-out, ValueError
-    for more than 4 MiB or what is no JSON, or is nested deeper than Python reads."""
+    """The next message: a dict if `send` sent it, else any JSON value. Raises OSError if the connection ended or
+    nothing came within the socket's time-out, ValueError for more than 4 MiB, and for what is no JSON or is nested
+    deeper than Python reads."""
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > LARGEST_MESSAGE:
         raise ValueError(f"a message of {size} bytes is not ours")

@@ -44,15 +44,16 @@ class Outbox:
             network.await_consumed(rank, self._key, self._consumed(i))
 
     def room(self) -> list[Target]:
-        """The targets that must be reached before the next post: every reader has given back the post whose slot it
-        takes."""
+        """The targets that must be reached before the next post: each reader has given back the earlier post whose slot
+        the next one takes; none if that slot has had no post."""
         needed = self.posted - self.layout.slots + 1
         return [(rank, self._consumed(i), needed) for i, rank in enumerate(self.readers)] if needed > 0 else []
 
     def payload(self, dtype: np.dtype[Any], count: int, start: int = 0, reader: int | None = None) -> Array:
         """A view of `count` entries in the next post's payload, from its byte `start` on, to be written before `post`.
 
-        They are for all readers, or for the global rank `reader` alone; each reader has one such part.
+        reader: the global rank that reads these entries; None: all readers do. A post has at most one such part for
+        all, or one for each reader.
         """
         part = view(self.arena, self._header() + self.layout.header_bytes + start, dtype, count)
         if self._remote:
@@ -87,7 +88,7 @@ class Outbox:
         return self.layout.header(self._base, len(self.readers), self.posted)
 
     def unread(self) -> int:
-        """The number of posts that some reader has not given back."""
+        """The number of posts that at least one reader has not given back."""
         return self.posted - min(self.arena.words[self._consumed(i)] for i in range(len(self.readers)))
 
     def _consumed(self, reader: int) -> int:
@@ -109,7 +110,7 @@ class Inbox:
 
     def arrival(self) -> Target:
         """The target that must be reached before the next post can be read. As long as the writer has not made the
-        channel, it is the growth of the writer's list of channels, after which there is another target."""
+        channel, it is that the writer's list of channels grows; call this again after that."""
         if self._base is None:
             growth = self.arena.directory_growth(self.writer)
             self._base = self.arena.find(self.writer, self._key)

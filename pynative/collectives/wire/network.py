@@ -67,8 +67,8 @@ class Network:
             thread.start()
 
     def close(self, is_orderly: bool) -> None:
-        """End the connections, after a wait for each other end to close its own: up to 10 s each if `is_orderly`, when
-        this rank says goodbye, else up to 1 s each."""
+        """End the connections, after a wait for each other end to close its own: up to 10 s each if `is_orderly`, else
+        up to 1 s each. With `is_orderly` this rank says goodbye before the wait."""
         for rank, connection in self.peers.items():
             if is_orderly:
                 self._send(rank, GOODBYE)
@@ -85,14 +85,14 @@ class Network:
 
     def await_consumed(self, rank: int, key: int, word: int) -> None:
         """Have the thread that reads from `rank` store in the arena's word `word` how many posts of this rank's channel
-        `key` that rank has given back."""
+        `key` that rank has given back; without effect for a rank of this host."""
         self._consumed_words[rank, key] = word
 
     def post(
         self, rank: int, key: int, layout: ChannelLayout, number: int, header: bytes, start: int, payload: Array
     ) -> None:
-        """Send `rank` post `number` of this rank's channel `key`, which has this layout: its header, and its payload,
-        which lies in the post from byte `start` on."""
+        """Send `rank` post `number` of this rank's channel `key`, which has this layout: its header, and `payload`,
+        which is to lie in the post's payload from byte `start` on."""
         sizes = layout.slots, layout.slot_bytes, layout.header_bytes
         self._send(rank, POST, key, number, header, payload, start, *sizes)
 
@@ -198,9 +198,9 @@ class Network:
         self.arena.words[base // 8] = number + 1
 
     def copy(self, rank: int, key: int, layout: ChannelLayout) -> int:
-        """Byte offset of this rank's copy of the channel `key` that `rank`, of another host, writes; made with this
-        layout if it is not there; then raises ValueError for a channel without slots or of more than 64 MiB,
-        MemoryError if the region of this rank is full."""
+        """Byte offset of this rank's copy of the channel `key` that `rank`, of another host, writes. The first call
+        makes the copy, with this layout, unless a post came before it; it raises ValueError for a layout without slots
+        or of more than 64 MiB, MemoryError if the region of this rank is full."""
         return self._copy(rank, key, layout)[0]
 
     def _copy(self, rank: int, key: int, layout: ChannelLayout) -> tuple[int, ChannelLayout]:

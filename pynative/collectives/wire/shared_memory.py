@@ -1,8 +1,8 @@
 """Collectives between the ranks of one host, through memory that they all map; `network.py` extends it to other hosts.
 
-Every rank posts what others need and reads what they posted. A small all-reduce: everybody posts all and sums all, in
-the same order. A large one: everybody sums its own part of a block and posts the result, block after block, so that
-memory in use is bounded.
+Every rank posts what others need and reads what they posted. A small all-reduce: everybody posts all and reduces all,
+in the same order. A large one: everybody reduces its own part of a block and posts the result, block after block, so
+that memory in use is bounded.
 
 Steps of a collective: wait for a free slot of this rank's channel, write, post; wait for the peers' posts, compare
 their records of the call with this rank's, read, give the slots back.

@@ -245,7 +245,8 @@ class Waiter:
         return kind(record["text"], record["ranks"])
 
     def close(self) -> None:
-        """Close the descriptors; `raise_failure` raises from now on, CollectiveError if there was no failure before."""
+        """Close the descriptors. From now on `raise_failure` raises the error that has stopped this rank, or, if none
+        has, CollectiveError."""
         self.failure = self.failure or CollectiveError("this backend was closed")
         for descriptor in [*self._doorbells.values(), *self.processes.values()]:
             os.close(descriptor)

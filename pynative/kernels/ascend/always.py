@@ -45,8 +45,8 @@ def adam_(
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
     """`kernels.adam_` by aclnnApplyAdamWV2, whose step counts from 0 and has shape (1,); exp_avg_sq stands in for
-    amsgrad's maximum, unused. That takes averages of param's type and always corrects them; with averages of another
-    type, or uncorrected ones, the composed operator computes."""
+    amsgrad's maximum, unused. The kernel takes averages of param's type and always corrects them: with averages of
+    another type, or without correction, the composed operator computes."""
     if not settings.is_corrected or not exp_avg.dtype == exp_avg_sq.dtype == param.dtype:
         composed.adam_(param, grad, exp_avg, exp_avg_sq, settings, model_param)
         return

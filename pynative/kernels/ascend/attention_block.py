@@ -80,8 +80,8 @@ def _inputs(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> tuple[Tensor, Te
 
 
 def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
-    """`kernels.attention_block` by aclnnFlashAttentionScore, where it `fits` and the scores are of a kind that it
-    computes, else by the composed one of `ops`."""
+    """`kernels.attention_block` by aclnnFlashAttentionScore, where `fits` is true and the scores are of a kind that the
+    kernel computes, else by the composed one of `ops`."""
     if not _is_fused(q, v, scores):
         return composed.attention_block(q, k, v, scores, partial)
     (_, batch, heads, _), width = q.shape, v.shape[3]

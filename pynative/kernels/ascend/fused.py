@@ -41,8 +41,8 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """`kernels.weighted_activation`, whose activation is `bias_activation` of this module, without rows the composed
-    one."""
+    """`kernels.weighted_activation`, with `bias_activation` of this module as its activation, or for an x without rows
+    the composed one of `ops`."""
     return weighted(bias_activation, x, factors, activation)
 
 
@@ -50,8 +50,8 @@ _HALVES, _NEIGHBOURS = 0, 1  # values of the operator's `mode`
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
-    """`kernels.rotary` by aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in
-    the type of x. Interleaved, it takes no angles of single samples: then composed operators compute."""
+    """`kernels.rotary` by aclnnRotaryPositionEmbedding, which takes cos and sin as [s, 1 or b, 1, r] in the type of x.
+    Interleaved, with angles that each of several samples has of its own, composed operators compute."""
     rotated = cos.shape[-1]
     shape = (x.shape[0], -1, 1, rotated)
     angles = [ops.cast(angle.reshape(shape), x.dtype) for angle in (cos, sin)]
@@ -86,12 +86,12 @@ _HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def flash_attention(input_layout: str) -> Operator:
     """An implementation of `kernels.attention` by aclnnFlashAttentionScore, which gets heads in this layout ("SBH",
-    "BSH", "BSND" or "BNSD"), or documents one behind the other in layout TND. In it masked scores are -inf.
+    "BSH", "BSND" or "BNSD"), or documents one behind the other in layout TND. In the kernel masked scores are -inf.
 
     Float32, head numbers and sizes that the kernel does not take, dropout (so that masks stay those of every other
     device), caps, ALiBi, largest scores that are asked for, a window with a mask or without causal order, and documents
     with a mask, without causal order, with a window, more than 1024 or with `wrong_starts` are computed in blocks of
-    composed operators. Chosen keys are not read.
+    composed operators. The rule must have no chosen keys: the kernel would not heed them.
     """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:

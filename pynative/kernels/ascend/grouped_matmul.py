@@ -50,7 +50,7 @@ def _transposed(x: Tensor) -> Tensor:
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     """`kernels.grouped_linear_forward` by aclnnGroupedMatmulV4, whose weights may be transposed views; by the composed
-    operator for float32, one expert, no rows, or an expert of more than LONGEST_AXIS rows."""
+    operator for float32, one expert, no rows, or an expert of more than LONGEST_AXIS (65535) rows."""
     if not _is_fused(x, counts):
         return composed.grouped_linear_forward(x, weights, counts)
     return _by_group(x, [_transposed(weights[number]) for number in _with_rows(counts)], counts)

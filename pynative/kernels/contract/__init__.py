@@ -6,8 +6,9 @@ Activations are [s, b, ...] tensors of float32, float16 or bfloat16. Operators a
 otherwise; gradients of parameters go where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of
 non-negative integers (`dropout.py`).
 
-The public functions of these modules are the operators: a signature, whose text is the specification. A body is the
-function of the same name in a module of `host`, `ops` or `ascend`; a test compares its arguments with the contract's.
+The public functions of the modules here, but for `table`, are the operators: a signature, whose text is the
+specification. A body is the function of the same name in a module of `host`, `ops` or `ascend`; a test compares its
+arguments with the contract's.
 """
 
 from types import ModuleType

@@ -33,14 +33,14 @@ def as_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
-    """Rows [s, b, n * (p + e)], of each head its own part of the key, then its value, and one part for the keys of all
-    heads [s, b, 1, r] -> k [s, b, n, p + r], each head's own part first, and v [s, b, n, e]. heads: n, value_size:
-    e."""
+    """rows [s, b, n * (p + e)], of each head its own part of the key, then its value, and `key`, one part for the keys
+    of all heads, [s, b, 1, r] -> k [s, b, n, p + r], each head's own part first, and v [s, b, n, e]. heads: n,
+    value_size: e."""
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
     """softmax(scale q k^T) v, by the rule: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e]. Query head
-    j uses group j // (n/g). Scores that a mask leaves out are -10000, on an Ascend's flash attention -inf.
+    j uses group j // (n/g). Scores that a mask leaves out are at most -10000, on an Ascend's flash attention -inf.
     """
 
 
@@ -95,6 +95,6 @@ def cached_attention(
     v [S, b, g, e] -> [1, b, n * e].
 
     ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: the slot has none.
-    Each text has a key in the window. Of the rule, scale, head_offset and form (cap, bias, window) are read. sinks:
-    [n], one more score for each head, which has no value. Not recorded.
+    Each text must have a key in the window. Of the rule, scale, head_offset and form (cap, bias, window) are read.
+    sinks: [n], one more score for each head, which has no value. Not recorded.
     """

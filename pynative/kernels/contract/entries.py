@@ -16,8 +16,9 @@ def pool_windows(values: Tensor, gates: Tensor, bias: Tensor, ratio: int, size: 
     """The sum of a window's values [s, b, m d], weighed channel by channel by the softmax over its tokens of gates
     [s, b, m d] + bias [ratio, m d] -> [c, b, d], c = s // ratio whole windows; size: d.
 
-    m 1: windows lie side by side. m 2: an entry's window has the second d channels of its own tokens and the first d of
-    the ones before it (of the first entry none), so that windows overlap. Computed in float32, rounded to values' type.
+    m 1: windows lie side by side. m 2: an entry's window has the second d channels of its own `ratio` tokens and the
+    first d of the `ratio` tokens before them (the first entry has only its own), so that windows overlap. Computed in
+    float32, rounded to values' type.
     """
 
 
@@ -28,10 +29,10 @@ def choose_entries(query: Tensor, key: Tensor, weights: Tensor, topk: int, seen:
 
 
 def entries_target(q: Tensor, k: Tensor, hidden: Tensor, scale: float, maximum: Tensor, inverse_sum: Tensor) -> Tensor:
-    """q [s, b, n, d], k [c, b, 1, d] -> float32 [b, s, c]: the entries' probabilities, summed over heads, in an
-    attention over them and further keys, whose scores are `scale` * (q . k); `maximum` and `inverse_sum` [b, n, s] are
-    the statistics of its rows (`Partial`). 0 where an entry is hidden: bool [b or 1, 1, s, c], True where a query does
-    not see an entry.
+    """q [s, b, n, d], k [c, b, 1, d] -> float32 [b, s, c]: the probabilities of the entries, whose scores are `scale` *
+    (q . k), in an attention over them and further keys, summed over heads; `maximum` and `inverse_sum` [b, n, s]: the
+    statistics of that attention's rows (`Partial`). 0 where an entry is hidden: bool [b or 1, 1, s, c], True
+    where a query does not see an entry.
 
     Not recorded.
     """

@@ -1,6 +1,6 @@
 # mypy: disable-error-code=empty-body
-"""Contract of the operators of a mixture of experts: the router, and linears over groups of rows, each of which has a
-weight of its own.
+"""Contract of the operators of a mixture of experts: the router, and linears over groups of rows, with a weight of
+each group.
 
 T = s b tokens, E experts, k chosen ones, G groups of experts. R rows, all groups' together; `counts` says how many rows
 each group has, in order; a group may have none.
@@ -17,13 +17,13 @@ from parallel_core.numerics.dtypes import Array
 def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
     """logits [..., E] -> [T, k] int32, the experts that the rule chooses, best first. Not recorded.
 
-    bias [E] float32 is added to the scores for the choice alone. balanced: choose, without bias, by the
-    logits that Sinkhorn's iteration has balanced.
+    bias [E] float32 is added to the scores for the choice alone. balanced: the largest of exp(logits), as
+    Sinkhorn's iteration has balanced them, are chosen; neither bias nor groups of experts count then.
     """
 
 
 def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) -> Tensor:
-    """logits [..., E], experts [T, k] -> the chosen experts' weights [T, k] float32."""
+    """logits [..., E], experts [T, k] -> the chosen experts' weights by the rule, [T, k] float32."""
 
 
 def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
 
 
 def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    """x [R, ...] -> the rows of each group, as `counts` gives their numbers."""
+    """x [R, ...] -> the rows of each group. counts: the number of rows of each group, in order."""
 
 
 def join_rows(parts: Sequence[Tensor]) -> Tensor:

@@ -13,7 +13,9 @@ parameter and the moments; it changes none of its arguments."""
 
 
 class AdamStep(NamedTuple):
-    """The settings of one step of Adam."""
+    """The settings of one step of Adam. step: its number, from 1; grad_scale: factor of the gradient; is_decoupled:
+    whether weight decay shrinks the weights (AdamW), instead of being added to the gradient (L2 regularisation);
+    is_corrected: whether the averages, which begin at zero, are divided by 1 - beta^step."""
 
     learning_rate: float
     beta1: float
@@ -55,9 +57,10 @@ def adam_(
 ) -> None:
     """Adam (Kingma & Ba 2015), or AdamW (Loshchilov & Hutter 2019), on flat tensors of one shape.
 
-    param <- decay param - learning_rate m / (sqrt(v) + epsilon), m and v the averages of g = grad_scale grad + penalty
-    param and of its square, over their corrections. param is float32, the others of any float type; it is computed in
-    float32, and what is kept in 16 bits is rounded once, to nearest even.
+    param <- decay param - learning_rate m / (sqrt(v) + epsilon), with exp_avg, the average of g = grad_scale grad +
+    penalty param, and exp_avg_sq, that of g^2, both brought up to date first, and m and v these over their
+    corrections. param is float32, the others of any float type; it is computed in float32, and what is kept in 16 bits
+    is rounded once, to nearest even.
 
     model_param: the 16-bit copy of param that the model computes with; it becomes param, rounded to nearest even.
     """
@@ -71,7 +74,8 @@ def update_(
     grad_scale: float = 1.0,
     model_param: Tensor | None = None,
 ) -> None:
-    """param, *moments <- formula(functions, param, grad_scale * grad, *moments), element by element.
+    """param, *moments <- formula(functions, param, grad_scale * grad, *moments), element by element; functions: the
+    module numpy or mindspore.ops.
 
     Flat tensors of one shape; param is float32, grad and moments are of any float type. All is computed in float32, and
     what is kept in 16 bits is rounded once, to nearest even. model_param: the 16-bit copy of param that the model
@@ -100,7 +104,8 @@ def squared_norm(x: Tensor) -> float:
 
 
 def all_finite(x: Tensor) -> Tensor:
-    """Whether every element of x is finite: a bool tensor [1]. A device may still be computing it on return."""
+    """Whether every element of x, of a type of at most 32 bits, is finite: a bool tensor [1]. A device may still be
+    computing it on return."""
 
 
 def add_(x: Tensor, y: Tensor) -> None:

@@ -7,7 +7,7 @@ from pynative.kernels.dropout import Key, Rows
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    """Layer norm over the last axis of x [..., h] (h = d for head norms); weight, bias [h].
+    """Layer norm over the last axis of x [..., h]; weight, bias [h].
 
     zero_centered: the weight is stored minus 1 (Megatron's --apply-layernorm-1p).
     """

@@ -9,7 +9,7 @@ from parallel_core.numerics.float8 import Rounding
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., i], weight [o, i], bias [o] -> x weight^T + bias [..., o]. Not recorded on the tape."""
+    """x [..., i], weight [o, i], bias [o] or None -> x weight^T + bias [..., o]. Not recorded on the tape."""
 
 
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:

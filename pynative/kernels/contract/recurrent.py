@@ -13,7 +13,7 @@ from parallel_core.numerics.dtypes import Array
 
 def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """silu of the causal convolution of each channel of x [s, b, c] by itself, zeros before the first token: weight
-    [c, 1, w], whose last entry is the token's own, bias [c]."""
+    [c, 1, w], whose last entry is the token's own, bias [c] (None: without)."""
 
 
 def recurrent_gates(x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +27,7 @@ def linear_recurrence(
     """q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1) -> [s, b, n, e]:
     form.scale S^T q with the state S [d, e], token after token from S = 0: S <- exp(log_decay) S, then S <- S +
     k (rate (v - S^T k))^T, without S^T k unless form.delta. If form.unit, q and k are first divided by
-    sqrt(sum of squares + LENGTH_EPSILON). Value head i uses the queries and keys of head i // (n/m)."""
+    sqrt(sum of squares + 1e-6). Value head i uses the queries and keys of head i // (n/m)."""
 
 
 def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:

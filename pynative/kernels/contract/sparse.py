@@ -18,14 +18,14 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, position
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
-    """`attention` in which each query sees only its chosen keys, up to its own: q, k [s, b, n, d], v [s, b, n, e] ->
-    [s, b, n * e]."""
+    """`attention` in which each query sees only its chosen keys, up to its own; there must be one at least. q, k
+    [s, b, n, d], v [s, b, n, e] -> [s, b, n * e]; chosen: positions of keys, int32 [b, s, k], -1 for none."""
 
 
 def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: Run, scale: float) -> Tensor:
     """q [s, b, n, d], k [S, b, n, d] -> float32 [b, r, p], for the r queries of the run `queries` of the s, and the
     first p keys, up to the last query's own: the sum over heads of softmax(scale q k^T) over the keys that a query
-    chose (chosen None: all up to its own); 0 for others.
+    chose, one at least (chosen None: all up to its own); 0 for others.
 
     Not recorded.
     """

@@ -39,7 +39,8 @@ def cross_entropy_gradient(
     dloss: Tensor,
     overwrite: bool = False,
 ) -> Tensor:
-    """dloss * (probabilities - 1 at the target's column) [..., v/t] in the logits' type. Not recorded.
+    """The gradient of the logits, [..., v/t] in their type: dloss times their probabilities, from which 1 is taken in
+    the target's column. Not recorded.
 
     The probabilities are computed again from logits [..., v/t], the columns of ids first_id ..., and, of all ranks,
     maximum [...] and added [2, ...]. target, dloss [...]. overwrite: the result may be written over the logits.

@@ -20,8 +20,8 @@ def array_or_none(tensor: Tensor | None) -> Array | None:
 
 
 def rows_of(tensor: Tensor) -> Array:
-    """The values of a tensor of at least one axis, as `array_of` gives them, in rows [r, columns], all leading axes
-    counted as one."""
+    """The values of a tensor, as `array_of` gives them, in rows [r, columns], all leading axes counted as one; the last
+    axis, which there must be, has at least one element."""
     return array_of(tensor).reshape(-1, tensor.shape[-1])
 
 

@@ -1,5 +1,6 @@
 """The set-up of every OpenBLAS that the process has loaded, numpy's among them: the number of its threads, and the
-kernels for the widest vectors of this CPU. A library counts as one if the path of its file has "openblas" in it."""
+kernels for the widest vectors of this CPU. A loaded file counts as an OpenBLAS if its path has "openblas" and ".so" in
+it."""
 
 import ctypes
 import os

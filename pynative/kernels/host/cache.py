@@ -44,8 +44,8 @@ def attend(
     queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule, sinks: Array | None = None
 ) -> Array:
     """Attention's output, float32 [b, n, e], for one query of each text: queries [b, n, d], keys [S, b, g, d], values
-    [S, b, g, e] of S slots in use, sinks [n] (one more score a head, without a value), all float32; bias: from
-    `bias_of`."""
+    [S, b, g, e] of S slots in use, sinks [n] (one more score a head, without a value), all float32. bias: from
+    `bias_of`; rule: its scale and soft cap."""
     batch, heads, size = queries.shape
     groups = keys.shape[2]
     grouped = (queries * np.float32(rule.scale)).reshape(batch, groups, heads // groups, size)

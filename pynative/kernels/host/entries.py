@@ -103,7 +103,7 @@ class _Scores:
         """relu(query . key) [j, q, c]."""
 
     def total(self) -> Array:
-        """Scores [q, c]: the heads' products, summed with their weights."""
+        """Scores [q, c]: the sum over heads of weight * relu(query . key)."""
         return np.asarray(np.einsum("jqc,qj->qc", self.products, self.weights))
 
 

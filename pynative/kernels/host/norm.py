@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm over the last axis, on the host: one pass over the rows in the forward, one in the backward.
+"""Layer norm and RMS norm over the last axis, on the host, a block of rows at a time.
 
 Saved for backward: the input and two numbers a row, one for RMS norm.
 """

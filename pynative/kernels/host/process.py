@@ -8,9 +8,9 @@ from pynative.kernels.host.threads import set_threads
 
 
 def prepare(threads: int) -> None:
-    """Set the process up: `threads` threads of host kernels, the calling one included, OpenBLAS with one thread and its
-    fastest kernels (`select_fastest_core`), and with glibc freed memory kept for the next activation. Raises ValueError
-    for fewer than 1 thread."""
+    """Set the process up: at most `threads` threads for host kernels, the calling one included, OpenBLAS with one
+    thread and with the kernels of `select_fastest_core`, and with glibc freed memory kept for later use. Raises
+    ValueError for fewer than 1 thread."""
     select_fastest_core()
     set_blas_threads(1)
     set_threads(threads)

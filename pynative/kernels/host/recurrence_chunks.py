@@ -61,19 +61,18 @@ def _between(total: Array) -> Array:
 
 
 class Inputs(NamedTuple):
-    """The inputs of a segment of m chunks of C tokens, for r value heads, or the gradients of these; rate [m, C, r]."""
+    """The inputs of a segment of m chunks of C tokens, or their gradients: queries and keys qk [m, 2, C, d], and for r
+    value heads values v [m, C, r, e], logarithms of decays log_decay [m, C, r] and rates rate [m, C, r]."""
 
     qk: Array
-    """Queries and keys, [m, 2, C, d]."""
     v: Array
-    """Values, [m, C, r, e]."""
     log_decay: Array
-    """Logarithms of the decays, [m, C, r]."""
     rate: Array
 
 
 class Segment:
-    """The values of a segment that do not depend on the state before it, and after `forward` those that do."""
+    """A segment of a linear recurrence: the values that follow from its inputs alone, and after `forward` those that
+    depend on the state before it, too. delta: whether the recurrence follows the delta rule."""
 
     def __init__(self, inputs: Inputs, delta: bool) -> None:
         self.inputs, self.delta, self.parts = inputs, delta, 1 + delta

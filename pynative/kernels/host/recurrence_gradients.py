@@ -31,8 +31,8 @@ def _of_decays(reading: Array, writing: Array, between: Array) -> Array:
 
 
 class SegmentGradients:
-    """The gradients within a segment, from dout and dstate, that of the state behind it; the segment's `forward` has
-    been called."""
+    """The gradients within a segment of a linear recurrence, from dout [m, C, r, e], that of its result, and dstate
+    [d, r, e], that of the state behind it. The segment's `forward` must have been called."""
 
     def __init__(self, segment: Segment, dout: Array, dstate: Array) -> None:
         self.segment, self.dout = segment, dout

@@ -89,8 +89,9 @@ class _Task:
         return x[slice(*span), self.entry, self.heads]
 
     def segment(self, span: tuple[int, int], form: RecurrenceForm, length: int) -> tuple[Segment, _Unit, _Unit]:
-        """(segment of the tokens of `span`; its queries, times form.scale; its keys: both first divided by their
-        lengths if form.unit). Tokens from number `length` of the sequence on leave the state as it is."""
+        """(the segment of the tokens of `span`; its queries, times form.scale, and its keys, both as `_Unit` and with
+        form.unit divided by their lengths). Tokens from number `length` of the sequence on leave the state as it
+        is."""
         arrays = self.arrays
         chunks = -(-(span[1] - span[0]) // self.size)
         qk = np.empty((chunks, 2, self.size, arrays.q.shape[3]), np.float32)

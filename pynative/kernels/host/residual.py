@@ -1,5 +1,5 @@
-"""Operators where branches part and meet, on the host: the fork, joined features, and bias, dropout and residual, a
-block of rows at a time; dropout by itself, too."""
+"""Operators where branches part and meet, on the host: the fork, joined features, and the addition of bias and
+residual with dropout, a block of rows at a time; dropout by itself, too."""
 
 from collections.abc import Callable
 from functools import partial

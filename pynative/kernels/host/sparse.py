@@ -71,7 +71,7 @@ class _Indexer:
             yield head, np.maximum(self._products, 0, out=self._products)
 
     def scores(self) -> Array:
-        """The indexer's scores [q, k] of each key for each query: the heads' products, summed with their weights."""
+        """The indexer's scores [q, k] of each key for each query: the sum over heads of weight * relu(query . key)."""
         total = np.zeros_like(self._products)
         for head, products in self.products():
             products *= self.weights[:, head, None]

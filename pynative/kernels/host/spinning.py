@@ -45,7 +45,7 @@ class _Signal:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the signal is given, not at all if it was given before, and reset it."""
+        """Wait until the signal is given, not at all if it was given since the last wait, and reset it."""
         self._lock(self._address)
 
     def give(self) -> None:

@@ -4,9 +4,9 @@ BLAS's own threads speed up matrix products only, and sleep through everything b
 makes norms, activations, softmax and the optimizer parallel too.
 
 But for the products of linear layers and experts, operators' results don't depend on the number of threads: the blocks
-of a reduction are fixed by the shape, only who computes them varies. Those products are cut into at most as many spans
-as there are threads, so they agree to rounding: a library may sum in another order for another number of rows
-(docs/mindspore.md).
+of a reduction are fixed by the shape, only who computes them varies. Each of those products is cut into at most as
+many spans as there are threads, so results agree to rounding: a library may sum in another order for another number of
+rows (docs/mindspore.md).
 """
 
 import os

@@ -57,7 +57,8 @@ def before_first_keys(scores: Scores) -> Tensor | None:
 
 
 def shown_to(chosen: Tensor, keys: int) -> Tensor:
-    """Bool [b, q, keys], True for keys whose positions are among `chosen` [b, q, k]: below `keys`, or negative."""
+    """Bool [b, q, keys], True for keys whose positions are among the query's in `chosen` [b, q, k], which are below
+    `keys`; a negative one stands for none."""
     nowhere = ops.full_like(chosen, keys)
     places = ops.where(chosen < 0, nowhere, chosen)
     empty = ops.zeros((*chosen.shape[:2], keys + 1), mindspore.float32)
@@ -73,8 +74,8 @@ def _not_chosen(scores: Scores) -> Tensor | None:
 
 
 def biases(scores: Scores, heads: int) -> Tensor | None:
-    """Float32 [n, q, k]: the bias by head and distance (ALiBi) that is added to the scaled scores of this rank's n =
-    `heads` heads; None where the rule has no bias."""
+    """Float32 [n, q, k]: the bias by head and distance (ALiBi) that is added to the scores of this rank's n = `heads`
+    heads, after scale and cap; None where the rule has no bias."""
     if not scores.form.has_bias:
         return None
     slopes = from_numpy(scores.form.bias(scores.heads(heads), np.ones((1, 1), np.float32)))
@@ -91,7 +92,7 @@ def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
 
 def hidden_scores(scores: Scores) -> Tensor | None:
     """Bool, broadcasting to [b, n, q, k], True for the scores that are left out: by the mask, chosen keys, documents,
-    order or window. None if none of these applies."""
+    order or window. None only if no score is left out."""
     of_form = left_out(scores.query_positions, scores.key_positions, scores.is_causal, scores.form)
     given = _given(scores), _not_chosen(scores), before_first_keys(scores), of_form
     masks = [mask for mask in given if mask is not None]

@@ -56,6 +56,6 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 
 
 def soft_cap_slope(x: Tensor, cap: float) -> Tensor:
-    """d soft_cap / d x, float32: 1 - tanh^2 = 4 p (1 - p), p = sigmoid(2 x / cap)."""
+    """The slope of cap tanh(x / cap) at x, float32: 1 - tanh(x / cap)^2 = 4 p (1 - p), p = sigmoid(2 x / cap)."""
     p = ops.sigmoid(cast(x, FLOAT32) * (2.0 / cap))
     return 4.0 * p * (1.0 - p)

@@ -44,7 +44,7 @@ class _Scores:
         """relu(query . key) [b, s, j, c] of each head."""
 
     def total(self) -> Tensor:
-        """The scores [b, s, c]: the heads' products, summed with their weights."""
+        """The scores [b, s, c]: the sum over heads of weight * relu(query . key)."""
         return (self.products * self.weights.expand_dims(-1)).sum(axis=2)
 
 

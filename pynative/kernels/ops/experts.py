@@ -98,8 +98,8 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
 
 
 def weighted(operator: Operator, x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """`kernels.weighted_activation` whose activation is `operator(x, None, activation)`, such as a fused one; an x
-    without rows takes the composed `bias_activation` of `ops`."""
+    """`kernels.weighted_activation` with activations by `operator(x, None, activation)`, such as a fused one; for an
+    empty x by the composed `bias_activation` of `ops`."""
     activated = (operator if x.size else bias_activation)(x, None, activation)
     return activated * _column(factors, activated)
 

@@ -63,7 +63,8 @@ class _Indexer:
         """relu(query . key) of each head, [b, q, j, k]."""
 
     def scores(self) -> Tensor:
-        """The indexer's scores [b, q, k] of each key for each query: the heads' products, summed with their weights."""
+        """The indexer's scores [b, q, k] of each key for each query: the sum over heads of weight *
+        relu(query . key)."""
         return (self.products * self.weights.expand_dims(-1)).sum(axis=2)
 
     def gradients(self, dscores: Tensor) -> tuple[Tensor, Tensor, Tensor]:

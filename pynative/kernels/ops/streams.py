@@ -1,4 +1,5 @@
-"""Hyper-connections of MindSpore operators; streams are read and written in float32, and the tape differentiates it.
+"""Hyper-connections of MindSpore operators; streams are read and written in float32. The tape differentiates
+these operators.
 
 T tokens; other letters are those of `contract/streams.py`.
 """

@@ -1,7 +1,7 @@
 """The operators of `ops` in 16-bit types on a CPU, where MindSpore lacks many kernels for them: those of `TYPE_GIVERS`
 get their arguments widened to float32, and their results are rounded (`widened`).
 
-On an Ascend this module is not in the path. In float32 operators are called as such.
+An Ascend does not use this module. Without a 16-bit argument an operator is called as it is.
 """
 
 from collections.abc import Iterable

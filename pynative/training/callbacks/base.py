@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 @dataclass
 class TrainingState:
     """The state of a run that callbacks see. `iteration` counts finished steps, those before a resumption included,
-    without those that a rollback took back; `consumed_samples` counts the samples of both. Of the last step are
-    `result`, its duration, `metrics` (figures for the log) and, where they are logged, `timings` (by the names of
-    curves). A callback that sets `should_stop`, on all ranks, ends the run before its next step. `callback_states`: the
-    callbacks' states in the checkpoint from which the run goes on."""
+    those that a rollback took back excluded; `consumed_samples` counts the samples of all of these. Of the last step
+    are `result`, `step_seconds` and `metrics` (figures for the log). `timings`: after a step at which they are logged
+    means over the steps since they were last logged, by the names of curves; else empty. A callback that sets
+    `should_stop`, on all ranks, ends the run before its next step. `callback_states`: the callbacks' states in the
+    checkpoint from which the run goes on, by the callbacks' names."""
 
     config: AllConfig
     model: nn.CellList

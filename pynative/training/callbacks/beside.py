@@ -19,7 +19,8 @@ class BesideCallback(RunCallback):
 
     The time is that of the second step after training begins or goes on, since the first one warms up. Memory is what
     is allocated for weights, gradients and optimizer states, and the peak of everything else: on a CPU of numpy's
-    arrays made before the first step's update (not measured where memory is traced already), elsewhere as the device
+    arrays made before the first step's update (not measured without `counts_arrays`, or where memory is traced
+    already), elsewhere as the device
     counts. Nothing is compared for a model with other parameters than the plan's, in a run whose batch size changes, or
     without a second step.
     """

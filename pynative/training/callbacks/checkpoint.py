@@ -75,12 +75,13 @@ class CheckpointCallback(RunCallback):
             log(f"Moved what an earlier run has left ({names}) to {commit.set_aside(self.directory, left)}")
 
     def before_change(self, state: TrainingState) -> None:
-        """Finish the copies of tensors that are about to change."""
+        """Finish the copies of tensors for the checkpoint under way, if there is one: the tensors are about to
+        change."""
         if self._under_way is not None:
             self._under_way.finish_copies()
 
     def before_save(self, state: TrainingState) -> None:
-        """Finish the checkpoint under way: a script may save between two steps, too."""
+        """Finish the checkpoint under way, as `finish` does, before the next one is begun, here or by a script."""
         self.finish(state)
 
     def on_step_end(self, state: TrainingState) -> None:
@@ -112,7 +113,8 @@ class CheckpointCallback(RunCallback):
             self.unsaved_iteration = None
 
     def finish(self, state: TrainingState) -> None:
-        """Wait until the checkpoint under way, if there is one, is published. All ranks call this."""
+        """Wait until the checkpoint under way, if there is one, is published or could not be written: then, with
+        `may_fail` warn, else raise `SaveFailed`. All ranks call this."""
         if self._under_way is not None:
             with self._tolerating(self.may_fail):
                 self._under_way.finish()

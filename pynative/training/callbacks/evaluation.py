@@ -31,7 +31,8 @@ class EvaluationCallback(RunCallback):
 
 def evaluate(state: TrainingState, data_iterator: Iterator[Any] | None, batches: int) -> None:
     """Log the loss and perplexity (at most e^20) over the next `batches` global batches of `data_iterator`, and store
-    the loss in `state.metrics["validation_loss"]`. All ranks call this."""
+    the loss in `state.metrics["validation_loss"]`. data_iterator: None on a rank that reads no data. All ranks call
+    this."""
     loss = state.step_cell.evaluate(data_iterator, batches)
     state.metrics["validation_loss"] = loss
     log(f"Evaluation: Step: {state.iteration}, Loss: {loss:.16f}, Perplexity: {math.exp(min(loss, 20.0)):.4f}")

@@ -54,8 +54,8 @@ def experts_event(state: TrainingState) -> Event | None:
 
 
 def comparison_event(state: TrainingState) -> Event | None:
-    """The comparison of this step with the plan, seconds and bytes of this rank by part; None if this step is not
-    compared."""
+    """The comparison of a step with the plan, seconds and bytes of this rank by part; None unless the number of the
+    step that was compared is that of the last step."""
     found = state.comparison
     if found is None or found.step != state.iteration:
         return None

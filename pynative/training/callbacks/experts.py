@@ -36,7 +36,7 @@ class MoEDropRateCallback(RunCallback):
 
     @classmethod
     def of(cls, config: ModelConfig) -> "MoEDropRateCallback":
-        """The callback with the configuration's arguments."""
+        """The callback, with arguments taken from the configuration."""
         return cls(**_described(config))
 
     def on_train_begin(self, state: TrainingState) -> None:
@@ -73,7 +73,7 @@ def _described(config: ModelConfig) -> dict[str, Any]:
 
 class SummaryMonitor(RunCallback):
     """Writes, on rank 0, `summary_dir`/export_<time>/tensor/layer-<l>_<step>.npy for each layer l (from 0) that has
-    experts: the number of tokens of all ranks, int64 [E], that chose each expert in this step; E counts experts that
+    experts: the number of tokens of all ranks, int64 [E], that chose each expert in step <step>; E counts experts that
     compute nothing, too. `pynative.moe.plot_token_distribution` draws them.
 
     Args:
@@ -112,8 +112,8 @@ class SummaryMonitor(RunCallback):
 
 
 def expert_callbacks(config: ModelConfig, output: Path, given: Sequence[Callback]) -> list[Callback]:
-    """The callbacks about experts that the configuration asks for and a script has not `given` itself. output: the
-    folder of the run's files."""
+    """The callbacks about experts that the configuration asks for, without those whose class one of `given`, a script's
+    own callbacks, has. output: the folder of the run's files."""
     monitors, found = config.moe_config.monitors, list[Callback]()
     if config.moe_config.num_experts is None:
         return found

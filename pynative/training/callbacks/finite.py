@@ -19,11 +19,11 @@ class FiniteCallback(RunCallback):
 
 
 class SkippedStepsCallback(RunCallback):
-    """Warns of a run that stands still: every step is skipped, because its loss or gradients are not finite, and its
-    loss scale does not shrink any more; or because it is a spike (--loss-spike-action).
+    """Warns of a run that stands still, after every 10 (`interval`) steps that were skipped in a row at the same loss
+    scale and for the same reason: their loss or gradients are not finite, or they are spikes (--loss-spike-action).
 
-    A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale. Without a scaler
-    steps are skipped with --no-check-for-nan-in-loss-and-grad.
+    A constant scale (--loss-scale) never shrinks, as in Megatron; a dynamic one not below --min-loss-scale. Without a
+    scaler steps that are not finite are skipped with --no-check-for-nan-in-loss-and-grad.
     """
 
     interval = 10

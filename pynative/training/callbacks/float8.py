@@ -7,7 +7,8 @@ from pynative.training.float8 import DelayedScales
 
 
 class Float8Callback(RunCallback):
-    """Keeps the scales of --fp8-recipe delayed in checkpoints; a resumed run goes on with them."""
+    """Has checkpoints keep the delayed scales (`--fp8-recipe delayed`) of 8-bit operands, and a resumed run go on with
+    them."""
 
     def __init__(self) -> None:
         self._scales: DelayedScales | None = None

@@ -9,8 +9,8 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 class GradientNormsCallback(RunCallback):
     """--log-local-norm: the L2 norm of each trained parameter's whole gradient, before clipping, as a line every
-    `interval` iterations. The first rank of each stage that has the parameter logs it; of an expert's, one of those
-    that hold it."""
+    `interval` iterations. In each stage that has the parameter one rank logs it: the stage's first or, for an expert's
+    parameter, one of those that hold that expert."""
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -22,7 +22,7 @@ _SIZE, _TRIES = 768, 3
 def peak_tflops(plan: Plan) -> float | None:
     """The peak TFLOP/s of a device, by which MFU is computed: as --peak-tflops says, or of the device of --plan-device,
     or on a CPU that of numpy's float32 product, measured on this rank once a process; None if unknown. Rank 0 logs
-    it."""
+    it, unless it is unknown."""
     asked = plan.config.training_config.log
     named = plan.peak / 1e12 if asked.plan_device else None
     found = asked.peak_tflops or named or (_measured() if is_on_cpu() else None)

@@ -18,7 +18,8 @@ MOST_WAITING = 1000
 
 class MetricsCallback(RunCallback):
     """Appends `state.metrics` to a file of JSON lines after every step, and the run's events to `events.jsonl` beside
-    it. A run makes one on rank 0 alone. Where a file cannot be written it warns, and training goes on.
+    it; if more than 1000 events wait for the end of a step, the earliest are dropped. A run has this callback on rank 0
+    alone. Where a file cannot be written it warns, and training goes on.
 
     A run that goes on from a checkpoint in the files' folder keeps the lines of the steps up to there, and all events;
     another run's file of figures is moved aside, with the events beside it. Nothing is opened before a step was made.

@@ -97,8 +97,8 @@ class ProfileCallback(RunCallback):
         self.on_step_end(state)
 
     def on_step_end(self, state: TrainingState) -> None:
-        """Start or stop the profile if iteration `state.iteration` (from 0), which comes next, is --profile-step-start
-        or --profile-step-end."""
+        """Stop the profile if the next iteration, number `state.iteration` from 0, is --profile-step-end; start it if
+        that is --profile-step-start and the run has such an iteration."""
         if state.iteration == self.config.profile_step_end:
             self._recording.stop()
         elif state.iteration == self.config.profile_step_start < state.config.training_config.training_iters:
@@ -113,7 +113,7 @@ class ProfileCallback(RunCallback):
 
 class DynamicProfileCallback(RunCallback):
     """--profile with --profile-dynamic-profiler-config-path: MindSpore's monitor reads `profiler_config.json` in that
-    directory while training runs, and records the steps that it names."""
+    directory while training runs, and records the steps that this file names."""
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config = config

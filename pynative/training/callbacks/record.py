@@ -26,8 +26,8 @@ EMBEDDING = "embedding"
 
 class RecordCallback(Callback):
     """Records the iterations `first` to `last` - 1, counted from 0, in `folder`: figures, tokens, and samples of
-    activations, gradients, weights after each step, and those before the first recorded one. Where a file cannot be
-    written it warns once, and training goes on. All ranks have this callback."""
+    activations, gradients, weights after each step, and the weights before the first recorded step. Where a file cannot
+    be written it warns once, and training goes on. All ranks have this callback."""
 
     def __init__(self, folder: Path, first: int, last: int) -> None:
         self.folder, self.first, self.last = folder, first, last

@@ -52,8 +52,9 @@ class Recorder:
             self._turn(False)
 
     def spans_of(self, iteration: int) -> list[Span]:
-        """This rank's spans since the last step's were taken, in seconds of this process's `perf_counter`, called when
-        a step has ended. iteration: the step's number, by which a second caller gets the same spans."""
+        """This rank's spans since recording began or a caller took those of another step, in seconds of this process's
+        `perf_counter`; called when a step has ended. iteration: the step's number; a call with the same number as the
+        call before gets the same spans."""
         if self._of != iteration:
             timed, counts = self._timers.recorded or [], parallel_state.get_world_group().trace.counts
             rank = parallel_state.get_global_rank()

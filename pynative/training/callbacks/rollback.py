@@ -9,10 +9,10 @@ from pynative.training.callbacks.checkpoint import CheckpointCallback
 
 
 class RollbackCallback(Callback):
-    """Restores the last checkpoint that `saving` wrote after a spike, whose update was not made: weights, optimizer,
-    schedule, iteration and callbacks' states; one that is under way is finished first. Samples count on, so that none
-    of the spike's comes again (Chowdhery et al., "PaLM", 2022, 5.1). Before the first checkpoint nothing is restored;
-    ValueError if the last one is damaged."""
+    """After a step that is a spike, and whose update was not made, restores the latest checkpoint in the directory of
+    `saving`: weights, optimizer, schedule, iteration and callbacks' states; one that is under way is finished first.
+    Samples count on, so that none of the spike's comes again (Chowdhery et al., "PaLM", 2022, 5.1). Without a
+    checkpoint there nothing is restored. Raises ValueError if the latest one is damaged."""
 
     def __init__(self, saving: CheckpointCallback) -> None:
         self._saving = saving

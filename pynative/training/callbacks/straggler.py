@@ -24,9 +24,9 @@ PARTS = (
 
 
 class StragglerCallback(Callback):
-    """Compares, every `interval` iterations, how long the ranks spent in a step's parts (PARTS), waiting left out; rank
-    0 logs the fastest and slowest `count` ranks by the sum over the parts, and warns of stragglers
-    (`faults.stragglers`). All ranks have this callback."""
+    """Compares, every `interval` iterations, how long the ranks spent on average in a step's parts (the timers in
+    PARTS), waiting for others left out; rank 0 logs the fastest and slowest `count` ranks by the sum over the parts,
+    and warns of stragglers (`faults.stragglers`). All ranks have this callback."""
 
     reads_parameters = False
 

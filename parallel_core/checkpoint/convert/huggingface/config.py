@@ -57,8 +57,8 @@ UNKNOWN = "something that is not known here, and that transformers' class of tod
 
 
 def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
-    """Subject, such as training -> keys of this config.json about that subject which the family does not map. Keys that
-    are not known here have a subject of their own; `model_type` and `quantization_config` are not listed."""
+    """Subject, such as training -> keys of this config.json about that subject which the family does not map. All keys
+    that are not known here are under one further subject; `model_type` and `quantization_config` are not listed."""
     found: dict[str, list[str]] = {}
     mapped = _READ.union(*map(keys_of, family.fields))
     for key in config:
@@ -153,8 +153,8 @@ def _unsaid(ours: AllConfig, family: Family) -> str | None:
 
 
 def with_vocabulary(ours: dict[str, Any]) -> dict[str, Any]:
-    """The settings in which `vocab_size` is `unpadded_vocab_size`: an embedding without padding. A copy; sections but
-    `model_config` are the same objects."""
+    """The settings (section -> option -> value) with the value of `unpadded_vocab_size` for `vocab_size`, too: those of
+    an embedding without padding. A copy, in which sections but `model_config` are the same objects."""
     network = ours["model_config"]
     return {**ours, "model_config": {**network, "vocab_size": network["unpadded_vocab_size"]}}
 

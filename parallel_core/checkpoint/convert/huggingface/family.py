@@ -23,7 +23,8 @@ Parameter = tuple[str, tuple[str, ...], Rule]
 @dataclass(frozen=True)
 class Family:
     """The models of one `model_type`, or those of them that `reads` accepts; they share one class of transformers,
-    `architecture`. `fields` are the rows of its settings, `parameters` the rows of its parameters' names."""
+    `architecture`. fields: the rows of their settings; parameters: the rows of their parameters' names; fixed: path ->
+    value of settings that all of them have."""
 
     model_type: str
     architecture: str
@@ -140,9 +141,9 @@ def further_rows(
     rows: Iterable[Parameter], own: Mapping[str, str | tuple[str, ...]], start: str, of_layers: str
 ) -> tuple[Parameter, ...]:
     """Rows for layers of multi-token prediction: the model's layer rows in `rows`, with `start` in place of `of_layers`
-    in their names and `mtp.layers.{layer}.transformer_layer.` in place of `decoder.layers.{layer}.` in ours, and each
-    layer's own rows. own: our name behind `mtp.layers.{layer}.` -> theirs behind `start`; for two names, two matrices
-    whose columns stand side by side in ours."""
+    in the files' names and `mtp.layers.{layer}.transformer_layer.` in place of `decoder.layers.{layer}.` in ours, and
+    each layer's own rows. own: our name behind `mtp.layers.{layer}.` -> theirs behind `start`; for two names, two
+    matrices whose columns stand side by side in ours."""
     ours, in_layer = f"{FURTHER_LAYERS[0]}{{layer}}.", "transformer_layer."
     return (
         *(
@@ -159,8 +160,8 @@ def further_rows(
 
 
 def further(rows: Iterable[Parameter]) -> tuple[Parameter, ...]:
-    """Rows for layers of multi-token prediction in files that number them as layers beyond the last (DeepSeek-V3). The
-    rows name them `model.mtp.{layer}.`, counted from 0."""
+    """Rows, made of the model's `rows`, for layers of multi-token prediction in files that number them as layers beyond
+    the last (DeepSeek-V3). The new rows name these layers `model.mtp.{layer}.`, counted from 0."""
     own = {
         "enorm.weight": "enorm.weight",
         "hnorm.weight": "hnorm.weight",

@@ -1,5 +1,5 @@
 """Kinds of rows in a family's table of settings: a setting that one key gives (`Field`), settings that are computed
-(`Group`), a key that must have a certain value (`Must`)."""
+(`Group`), a key that must have one of some values (`Must`)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ def _same(value: Any) -> Any:
 
 class Field(NamedTuple):
     """One setting of ours, `path`, that one key of config.json gives, under any of its spellings (`key`, `also`); None
-    is written as null."""
+    is written as null. default: the value in config.json that a missing key or null stands for."""
 
     path: str
     key: str
@@ -45,7 +45,8 @@ class Group(NamedTuple):
 
 
 class Must(NamedTuple):
-    """A key of config.json that, if it is there, must have one of these values; any other, null too, is refused."""
+    """A key of config.json that, if it is there, must have one of `values`, the first of which is written; null is
+    refused as any other value that is not among them."""
 
     key: str
     values: tuple[Any, ...]

@@ -31,9 +31,9 @@ def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def dequantised(tensors: Mapping[str, LazyTensor], block: tuple[int, int] | None) -> dict[str, LazyTensor]:
-    """Name -> tensor, float8 weights multiplied by their factors, as bfloat16, and without the factors. block: rows and
-    columns that share a factor; None: no tensor is a factor. Raises ValueError if a float8 weight has no factors,
-    factors have no weight, or both do not fit."""
+    """Name -> tensor, float8 weights multiplied by their factors, as bfloat16, and without the factors. block: number
+    of rows and of columns that share a factor; None: no tensor is a factor. Raises ValueError if a float8 weight has no
+    factors, factors have no weight, or both do not fit."""
     scales = {name: tensor for name, tensor in tensors.items() if block and name.endswith(_SCALE)}
     found = {name: tensor for name, tensor in tensors.items() if name not in scales}
     if block:

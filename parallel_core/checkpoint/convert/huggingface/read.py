@@ -31,15 +31,15 @@ _COUNTED = ("num_hidden_layers", "n_layer", "num_local_experts", "num_experts", 
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Whether a folder has config.json and model.safetensors, pytorch_model.bin, or an index of files of either kind,
-    whose name adds ".index.json"."""
+    """Whether a folder has config.json, and beside it model.safetensors, pytorch_model.bin or the index of files of
+    either kind, whose name adds ".index.json"."""
     return (folder / CONFIG).is_file() and _format_of(folder) is not None
 
 
 def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
-    """The model of a HuggingFace folder, which has no optimizer, whatever `optimizer` says. Raises ValueError if
-    something is not known here or contradicts something else in the folder; ValueError, KeyError or OSError, by its
-    kind, if something is missing or cannot be read."""
+    """The model of a HuggingFace folder (`is_huggingface`), which has no optimizer, whatever `optimizer` says. Raises
+    ValueError if something is not known here or contradicts something else in the folder; ValueError, KeyError or
+    OSError, by its kind, if something is missing or cannot be read. Values of wrong types may raise others."""
     config = read_json(folder / CONFIG)
     family, block = family_of(config), block_of(config)
     tensors = dequantised(read_tensors(folder), block)
@@ -92,9 +92,9 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 
 
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
-    """Name in the files -> tensor, unread; constants that files hold among weights, such as rotary frequencies, are
-    left out. The folder has files of weights (`is_huggingface`). Raises ValueError naming a file that is missing or not
-    readable, a tensor that a file lacks by the index, or one that two files have."""
+    """Name in the files -> tensor, unread; constants, such as rotary frequencies, are left out. The folder has files of
+    weights (`is_huggingface`). Raises ValueError or OSError for a file that is missing or not readable, ValueError for
+    a tensor that a file lacks by the index or that two files have, KeyError for an index without "weight_map"."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found
@@ -151,8 +151,8 @@ _KINDS = {MAMBA: "mamba", ATTENTION: "attention", MLP: "mlp", EXPERTS: "moe"}
 
 def by_kind(name: str, network: Mapping[str, Any]) -> str:
     """The name of a hybrid stack's parameter in the file, with the kind of its layer added behind the layer's number.
-    The name as it is without a pattern of layers in `network`, without a layer's number, and for a layer beyond the
-    pattern or of several parts side by side."""
+    The name stays as it is if `network` has no pattern of layers, if the name has no layer's number, or if the layer is
+    beyond the pattern or has several parts side by side."""
     pattern = network.get("hybrid", {}).get("layer_pattern")
     if pattern is None:
         return name
@@ -312,8 +312,8 @@ def fill(name: str, numbers: Iterable[int]) -> str:
 
 
 def split(model: Model, family: Family) -> dict[str, LazyTensor]:
-    """Name in the family's files -> tensor, of all of the model's weights, and of copies and zeros that such files have
-    beside them. Raises ValueError for a weight that the family does not have."""
+    """Name in the family's files -> tensor, of all weights and, where such files have them, of copies of embedding and
+    output layer and of zeros for experts that do nothing. Raises ValueError for a weight that the family lacks."""
     find, rows = finder([(ours,) for ours, _, _ in family.parameters]), Rows.of(model.settings)
     theirs: dict[str, LazyTensor] = {}
     layers = model.network["num_layers"]

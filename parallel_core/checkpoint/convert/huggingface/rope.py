@@ -127,9 +127,9 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def rope(partial: bool = False, default_share: float = 1.0, kinds: tuple[str, ...] = _MOST) -> Group:
-    """The row for the base of rotary positions and their stretching. kinds: the kinds of stretching for which reading
-    raises no ValueError. partial: whether only a part of each head's channels may rotate (else reading raises
-    ValueError for a part). default_share: the part of them that rotates where no key says it."""
+    """The row for the base of rotary positions and their stretching. kinds: the kinds of stretching that are
+    accepted; reading raises ValueError for another. partial: whether only a part of each head's channels may rotate
+    (else reading raises ValueError for a part). default_share: the part of them that rotates where no key says it."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         found = _rope(config, default_share, kinds)
@@ -158,9 +158,9 @@ _WINDOWED, _OTHER = "sliding_attention", "full_attention"
 
 def of_windows(own_base: float | None = None) -> Group:
     """The row for base and stretching where layers with a window are not stretched and may have a base of their own.
-    own_base: theirs where config.json has no key for it; None, or with null under `rope_local_base_freq`: the other
-    layers'. Both spellings are read and written: transformers 5 has rotary positions by kind of layer, 4 a second
-    base."""
+    own_base: theirs where config.json has no key for it; None: the other layers' base. Null under the key
+    `rope_local_base_freq` stands for the other layers' base, too. Both spellings are read and written: transformers 5
+    has rotary positions by kind of layer, 4 a second base."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         by_kind = config.get("rope_parameters") or {}

@@ -11,12 +11,12 @@ from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 
 
 class IndexerRows(NamedTuple):
-    """The order of the rows of one head (`size` of them) of DeepSeek's indexer: in the file channels that rotate come
-    first, i paired with i + r/2; in ours they come last, pairs as neighbours."""
+    """The order of the rows of one head (`size` of them) of DeepSeek's indexer: in the file the `rotary` channels that
+    rotate come first, i paired with i + rotary/2; in ours they come last, pairs as neighbours."""
 
     size: int
     rotary: int
-    """r: channels of a head that rotate."""
+    """The number of channels of a head that rotate."""
 
     def ours(self) -> list[int]:
         """For each of our rows of a head, in order, the number of the same row in the file."""
@@ -46,7 +46,7 @@ class IndexerRows(NamedTuple):
 
 class DeltaRows(NamedTuple):
     """The rows of our first linear (in_proj) of a gated delta net, in six parts: all queries, keys, values, gates,
-    rates, decays."""
+    rates, decays. keys: the number of heads of queries and keys; heads: that of values."""
 
     keys: int = 1
     """Number of heads of queries and keys."""

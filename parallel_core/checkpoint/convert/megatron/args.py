@@ -94,8 +94,8 @@ _ONLY_MEGATRONS: dict[str, Any] = {
 
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     """Section -> option -> value of our configuration, from Megatron's `args`; most values of another type than the
-    option's are left out. Raises ValueError for some entries, such as moe_latent_size, whose value makes a network that
-    is not known here."""
+    option's are left out, a few raise TypeError. Raises ValueError for some entries, such as moe_latent_size, whose
+    value makes a network that is not known here."""
     for name, usual in _ONLY_MEGATRONS.items():
         if args.get(name) not in (usual, None):
             raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")

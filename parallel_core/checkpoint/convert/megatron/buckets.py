@@ -56,11 +56,13 @@ States = dict[str, dict[str, LazyTensor]]
 
 def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[str, Any], folder: Path) -> States:
     """State -> parameter -> whole values, from flat buckets: the parameters of a rank's chunk in reverse order, each at
-    a multiple of 64 elements. tensors: key -> bucket of one state; args: Megatron's; folder: its name is in errors.
+    a multiple of 64 elements. tensors: key -> bucket of one state; model: with the weights of the same checkpoint;
+    args: Megatron's; folder: its name is in errors.
 
     The order of a layer's parameters depends on the implementation of layers that saved them, such as Transformer
     Engine's. Known orders are tried in turn; the first that fits, and in which the float32 values, if they are there,
-    round to the weights, is taken. Raises ValueError where none fits, or `args` does not tell the layout.
+    round to the weights, is taken. Raises ValueError where none fits, or `args` does not tell the layout,
+    AssertionError where by `args` the stages' layers do not add up to all.
     """
     sizes, ranks = group_sizes(args, folder), _by_rank(tensors)
     chunks = chunks_of(_layers(args, sizes, folder))

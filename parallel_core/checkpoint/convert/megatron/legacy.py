@@ -19,7 +19,8 @@ _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 
 
 def is_legacy(folder: Path) -> bool:
-    """Whether a folder is a checkpoint of this format, of one iteration, by the names of its files alone."""
+    """Whether a folder is a checkpoint of Megatron's `--ckpt-format torch`, of one iteration, by the names of its files
+    alone."""
     return any(_FOLDER.fullmatch(path.parent.name) for path in folder.glob(f"*/{FILE}"))
 
 
@@ -27,7 +28,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     """The model of a legacy checkpoint (`is_legacy`), whole tensors put together from the files of all ranks.
     optimizer: read its states and steps too, and the scale of the loss. Raises ValueError if files of ranks are
     missing, disagree, have parameters or settings not known here, or no checkpoint version or one below 2, or if the
-    expert-tensor-parallel size does not divide the tensor-parallel one."""
+    expert-tensor-parallel size does not divide the tensor-parallel one; OSError if a file cannot be opened."""
     paths = sorted(path for path in folder.glob(f"*/{FILE}") if _FOLDER.fullmatch(path.parent.name))
     contents = {path: _content(path) for path in paths}
     args = args_in(contents[paths[0]])

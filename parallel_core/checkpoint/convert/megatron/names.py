@@ -69,8 +69,8 @@ IS_NO_PARAMETER = re.compile(
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Name in a file -> our name, for the `names` of one part of a model but for those that are no weights
-    (IS_NO_PARAMETER).
+    """Name in a file -> our name, for those of `names`, which are of one part of a model, that are weights (not
+    IS_NO_PARAMETER).
 
     Old names (`BEFORE_CORE`) are translated only if one of `names` is a linear's old one, such as "query_key_value":
     the name of today's norm after attention was once that of the norm before the feed-forward block.
@@ -81,10 +81,10 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def in_engine(name: str, own: str, names: Container[str], stack: bool) -> str:
-    """`own` as in Transformer Engine's layers: a norm of NORMED by the linear that holds it and, in a stack, experts
-    and the last norm by STACK. name: our global name; own: the same with layers numbered within the chunk, experts
-    within the rank; names: all global names, which show which linears there are; stack: whether layers have one part
-    each, with grouped experts."""
+    """The name `own` as Transformer Engine's layers have it: a norm that is part of a linear (NORMED) gets the name of
+    that linear; with `stack` experts and the last norm are renamed by the rows STACK. name: our global name; own: the
+    same with layers numbered within the chunk, experts within the rank; names: all global names, which show which
+    linears there are; stack: whether layers have one part each, with grouped experts."""
     prefix = f"decoder.layers.{layer_of(name)}."
     for norm, linear in NORMED:
         if name.startswith(f"{prefix}{norm}.") and f"{prefix}{linear}.weight" in names:
@@ -124,7 +124,8 @@ def shifted(name: str, layers: int, experts: int) -> str:
 
 
 class Order(NamedTuple):
-    """The order of the parameters of a layer, by the modules that have them."""
+    """The order of the parameters of a layer, by the modules that have them. grouped: the first linears of all experts
+    come before the second ones; fused: all experts' first linears are one parameter, and all second ones another."""
 
     modules: tuple[str, ...]
     grouped: bool = False
@@ -242,8 +243,9 @@ _FUSED = re.compile(r"(.*\.experts)\.weight([12])")
 
 
 def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str, LazyTensor]:
-    """A rank's tensors with fused experts taken apart into `count` experts, numbered from `first`. Raises ValueError if
-    the number of a fused tensor's elements is no multiple of `count`, or that is 0."""
+    """A rank's tensors with fused experts taken apart into `count` experts, numbered from `first`. Raises ValueError
+    for a fused tensor if `count` is 0, if it is empty or no matrix, or if `count` does not divide its axis of
+    experts."""
     found: dict[str, LazyTensor] = {}
     for name, tensor in tensors.items():
         match = _FUSED.fullmatch(name)

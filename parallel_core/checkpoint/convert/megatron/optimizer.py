@@ -30,8 +30,8 @@ States = dict[str, dict[str, LazyTensor]]
 
 def rank_states(file: RankFile, names: Sequence[Sequence[str]]) -> tuple[int, States]:
     """(steps, state -> parameter -> this rank's part) of a rank's file. names: for each chunk of the file the global
-    names of its tensors, in their order. (0, empty) without an optimizer in the file or a file DISTRIBUTED beside it.
-    Raises ValueError if states and parameters do not fit."""
+    names of its tensors, in their order. (0, empty) where the file has no optimizer and no file DISTRIBUTED lies beside
+    it. Raises ValueError if states and parameters do not fit."""
     if (file.path.parent / DISTRIBUTED).is_file():
         return steps_of(file.content), _distributed(file, names)
     chained = file.content.get("optimizer")
@@ -128,7 +128,8 @@ def steps_of(content: Mapping[str, Any]) -> int:
 
 def loss_scaler_of(content: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
     """The state of a dynamic loss scaler in a rank's file, as `LossScaler.state_dict` has it; None without one, or for
-    a constant scale. Raises ValueError, naming the file `path`, for a state that lacks a number."""
+    a constant scale. Raises ValueError, naming the file `path`, for a state with a scale that lacks one of
+    SCALER_TRACKERS."""
     for one in _chain(content.get("optimizer") or []):
         state = one.get("grad_scaler") or {}
         if "scale" in state:

@@ -95,8 +95,9 @@ class Cuts:
 
     def of(self, name: str, shape: tuple[int, ...], local: bool = False) -> ShardSpec:
         """The cut of the parameter `name`, whose whole shape is `shape`. local: by Megatron's local implementation,
-        which cuts latent attention's down projections, too. Tensors of BUFFERS are not cut, a tied
-        model's COPY is cut as the embedding. Raises ValueError for another name that the network does not have."""
+        which cuts latent attention's down projections, too. Routers' expert biases are not cut; a tied
+        model's output_layer.weight is cut as the embedding. Raises ValueError for another name that the network does
+        not have."""
         if BUFFERS.fullmatch(name):
             return ShardSpec(shape=shape, name=name)
         spec = self._specs.get(VOCABULARY[0] if self.is_tied and name == COPY else name)
@@ -168,7 +169,7 @@ class Shards:
     def merged(self, cuts: Cuts) -> dict[str, dict[str, LazyTensor]]:
         """State ("" the weights) -> name -> whole tensor; of a part that several ranks hold, the first one's is taken.
         A tied model's copy of the embedding is left out. Raises ValueError naming a tensor that the network does
-        not have, or of which a part is missing or, of those taken, has another shape or type, or that copy if it
+        not have, one of which a part is missing or a part that is taken has another shape or type, or the copy if it
         differs."""
         whole = {
             state: {

@@ -1,7 +1,7 @@
 """Megatron's `--ckpt-format torch_dist`, read: parameters and optimizer states out of the tensors in its files.
 
-Layers that are alike can be one tensor, with an axis for the layer first, and experts one tensor, with an axis for the
-expert next.
+Layers that are alike can be one tensor, with an axis for the layer first. Experts can be one tensor, with an axis for
+the expert: the first, or the second behind that for the layer.
 """
 
 import re
@@ -103,7 +103,8 @@ def _check_whole(folder: Path) -> None:
 
 
 def read_tensors(folder: Path) -> dict[str, Assembled]:
-    """Key in the files -> tensor, unread, of the tensors whose keys do not match `IS_NO_PARAMETER`."""
+    """Key in the files -> tensor, unread; left out are keys that match `IS_NO_PARAMETER`, of neither a parameter nor an
+    optimizer's state."""
     return distributed.read_tensors(folder, lambda key: not IS_NO_PARAMETER.search(key))
 
 

@@ -44,9 +44,9 @@ class RankParameter(NamedTuple):
 
 
 def optimizer_of(entries: Sequence[RankParameter], position: Position) -> Any:
-    """The entry "optimizer" of a rank's file, for its parameters in the model's order: one dictionary or, where the
-    rank has experts' parameters and others, a list of two, the second for the experts'; an empty list for no parameter.
-    position: has the steps, the hyperparameters, the schedule and the loss scaler."""
+    """The entry "optimizer" of a rank's file: one dictionary or, where the rank has experts' parameters and others, a
+    list of two, the second for the experts'; an empty list for no parameter. entries: the rank's parameters in the
+    model's order; position: has the steps, the hyperparameters, the schedule and the loss scaler."""
     parts = []
     for expert in (False, True):
         own = [e for e in entries if is_of_expert(e.name) == expert and not BUFFERS.fullmatch(e.name)]
@@ -112,7 +112,9 @@ CHECKPOINT_VERSION = 3.0
 
 @dataclass(frozen=True)
 class Layout:
-    """The parallel sizes for which a checkpoint is written."""
+    """The layout for which a checkpoint is written: tensor-parallel size, number of pipeline stages, layers of one
+    model chunk of a stage (None: one chunk on each stage), expert-parallel size and expert-tensor-parallel size (None:
+    the tensor-parallel one)."""
 
     tensor: int = 1
     stages: int = 1

@@ -30,8 +30,8 @@ def attention_forward(
     row, its largest score or 0, and inverse_sum, 1 / sum exp(score - m). A row to which order, window and documents
     leave no key, with no mask given, has out 0, maximum MASKED_SCORE and inverse_sum 1.
 
-    largest: float32 [b, n, s], -inf at first; is filled with each row's largest score, rounded as a tile's type
-    rounds."""
+    largest: float32 [b, n, s], -inf at first; is filled with each row's largest score. Where tiles are of a 16-bit
+    type, that can have the error which follows from rounding its exponential to this type."""
     outs = stacks(out, heads.groups)
     maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
     tops = None if largest is None else row_stacks(largest, heads.groups)
@@ -106,7 +106,8 @@ def exponentials(
 ) -> None:
     """Fill a tile out [j, k, q] with exp(s - maximum) * inverse_sum of its scores s, maximum (None: 0) and inverse_sum
     (None: 1) [j, 1, q]. Without a given mask, keys that order, window or documents leave out have 0. With one, the
-    scores of keys that mask, window or documents hide are at most MASKED_SCORE, and so are those of keys not chosen."""
+    scores of keys that mask, window or documents hide are at most MASKED_SCORE (-10000). Scores of keys that are not
+    chosen are at most that in either case."""
     scores, diagonal, near = block.heads.scores, block.diagonal(keys), block.near(keys)
     ENGINE.score_exponentials(
         block.keys[:, keys], block.queries, out, scores.scale, block.limits(keys), maximum, inverse_sum,

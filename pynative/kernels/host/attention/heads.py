@@ -50,8 +50,8 @@ def stacks(array: Array, groups: int) -> list[Array]:
 
 
 def row_stacks(statistic: Array, groups: int) -> list[Array]:
-    """Views [j, s], j = b g, of row statistics [b, n, s] whose heads lie at even distances; order and groups are those
-    of `stacks`."""
+    """Row statistics [b, n, s] of g groups, whose heads lie at even distances, as n / g views [b g, s], in the order of
+    `stacks`: the i-th has the i-th head of every group of every sequence. groups: g."""
     batch, heads, length = statistic.shape
     return list(statistic.reshape(batch * groups, heads // groups, length).swapaxes(0, 1))
 
@@ -89,7 +89,7 @@ class Heads:
         return self._blocks[0 if self.first_keys is None else self.sample(span)]
 
     def sample(self, span: slice) -> int:
-        """The entry of the batch to which the first of the heads at `span` of a stack belongs."""
+        """The number, in the batch, of the sequence to which the first of the heads at `span` of a stack belongs."""
         return int(span.start) // self.groups
 
     def _spans(self) -> list[slice]:
@@ -189,13 +189,15 @@ class Block:
         return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
     def limits(self, keys: slice) -> Array | None:
-        """Upper limits [1, k, q] of a tile's scores: MASKED_SCORE for keys that the choice of keys hides or, without
-        one, the given mask (with window and documents), else infinity; None without either."""
+        """Upper limits [1, k, q] of a tile's scores: MASKED_SCORE for keys that were not chosen for the query and, if a
+        mask is given, for those that mask, window or documents hide; else infinity. None without a mask and a choice
+        of keys."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
     def shown(self, keys: slice) -> Array | None:
-        """For a tile an array [k, q]: 0 where the choice of keys hides the key or, without one, the given mask (with
-        window and documents), else all bits set (`bits_of`); None without either."""
+        """For a tile an array [k, q]: 0 for keys that were not chosen for the query and, if a mask is given, for those
+        that mask, window or documents hide; else all bits set (`bits_of`). None without a mask and a choice of
+        keys."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)

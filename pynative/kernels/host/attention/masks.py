@@ -38,7 +38,7 @@ def ones_where(kept: Array, like: Array) -> Array:
 @lru_cache(maxsize=16)
 def triangle(size: int, item_bytes: int) -> Array:
     """Unsigned numbers of `item_bytes` bytes for a square tile [keys, queries] at the diagonal: all bits set where the
-    key is not after the query, else 0. The array is shared by all calls: not to be written."""
+    key is not after the query, else 0. Later calls may give the same array: not to be written."""
     return bits_of(np.tri(size, dtype=bool).T, item_bytes)
 
 

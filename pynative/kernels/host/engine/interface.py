@@ -2,9 +2,10 @@
 it.
 
 Arrays are numpy's, of float32, float16 or MindSpore's bfloat16; vectors have no gaps. An engine computes in float32
-(products: accumulates in it) and rounds results to the type of the array that it fills. A call computes in the thread
-that makes it, without the GIL where it can: operators share rows out among threads. Operators whose sums must not
-depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
+(products: accumulates in it) and rounds results to the type of the array that it fills; x + bias, from which an
+activation's gradient is computed, may be rounded to x's type first. Operators share rows out among threads, and each
+thread calls the engine for its own, without the GIL where that is possible. Operators whose sums must not depend on the
+number of threads cut rows by shape alone and add the blocks' sums themselves.
 
 Letters: r rows of a block, c columns, f features of an activation's input, h hidden size; j heads of attention, q of
 their queries, k of their keys (of `matmul`: the axis summed over), d size of a query's and a key's head, e of a
@@ -20,7 +21,9 @@ from parallel_core.numerics.dtypes import Array
 
 
 class AdamwStep(NamedTuple):
-    """The factors of one step of AdamW, as `Engine.adamw` uses them."""
+    """The factors of one step of AdamW with the averages m and v, as `Engine.adamw` uses them: m = beta1 m +
+    gradient_factor grad, v = beta2 v + (square_factor grad)^2, param = decay param - step_size m / (inverse_correction
+    sqrt(v) + epsilon)."""
 
     beta1: float
     beta2: float
@@ -38,8 +41,8 @@ class AdamwStep(NamedTuple):
 
 
 class Engine(Protocol):
-    """Primitives; each fills the arrays that its text names and returns nothing, but for `prepared_matmul` and
-    `product_type`."""
+    """Primitives of the host operators; all but `prepared_matmul` and `product_type` fill arrays that they are given
+    and return nothing."""
 
     name: str
     """The engine's name in the log."""
@@ -50,13 +53,13 @@ class Engine(Protocol):
         """out [r, c] = left [r, k] right [k, c] + bias [c]; `accumulate`: that is added to what out holds.
 
         left and right, of one type, may be transposed views. out is of their type or float32. left, right and out may
-        have one leading axis more: matrices that are multiplied pair by pair. That axis of left or right may be 1: one
-        matrix for all.
+        have leading axes, all three equally many: matrices that are multiplied pair by pair. Such an axis may be 1 in
+        left or right: one matrix for all.
         """
 
     def prepared_matmul(self, left: Array, right: Array, out: Array) -> Callable[[], object]:
-        """A function that computes `matmul` of these float32 matrices with the values that they have when it is called:
-        again and again, by any thread, one at a time."""
+        """A function that fills out with the product left right of these float32 matrices, with the values that they
+        have when it is called: again and again, in any thread, but not in two at once."""
 
     def add(self, x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> None:
         """out [r, c] = (x + bias [c]) * mask + residual; what is None is left out. mask is float32.
@@ -82,8 +85,9 @@ class Engine(Protocol):
         self, dy: Array, x: Array, scale: Array, mean: Array | None, inverse: Array,
         dx: Array, scale_gradient: Array, shift_gradient: Array | None,
     ) -> None:  # fmt: skip
-        """dx [r, h] from dy; scale_gradient and, unless None, shift_gradient float32 [h], summed over the rows. mean
-        (None: RMS norm) and inverse are as `norm` filled them; dy, x and dx have one type and the same strides."""
+        """The gradients of x, scale and shift from dy, that of `norm`'s result: dx [r, h], scale_gradient and, unless
+        None, shift_gradient, float32 [h], summed over the rows. mean (None: RMS norm) and inverse are as `norm` filled
+        them; dy, x and dx have one type and the same strides."""
 
     def activation(self, name: str, x: Array, bias: Array | None, out: Array) -> None:
         """out = activation(x + bias), x [r, f], bias [f] or None; out is [r, f], of a gated activation [r, f/2], of x's
@@ -116,7 +120,8 @@ class Engine(Protocol):
         """
 
     def soft_cap_slope(self, keys: Array, queries: Array, out: Array, scale: float) -> None:
-        """out [j, k, q] = 1 - tanh(scale keys queries^T)^2; out has no gaps between rows."""
+        """out [j, k, q] = 1 - tanh(scale keys queries^T)^2, keys [j, k, d] and queries [j, q, d] of one type; out has
+        no gaps between rows."""
 
     def score_gradient(
         self, values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,

@@ -1,4 +1,4 @@
-"""Falcon-H1 (TII, 2025): attention and Mamba-2 side by side in every layer, and constant factors of both.
+"""Falcon-H1 (TII, 2025): attention and Mamba-2 side by side in every layer, and constant factors of inputs and results.
 
 Constants that have the same effect become one: the factor of attention's input multiplies its output and, twice, its
 scores; the factor of a state space's input multiplies the results of its first linear.

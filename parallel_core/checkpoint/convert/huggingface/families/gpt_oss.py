@@ -1,5 +1,5 @@
 """gpt-oss (OpenAI, 2025): attention sinks, windows in every other layer, clamped experts with biases; in files
-each weight and each bias of a layer's experts is stacked in one tensor."""
+a layer has one tensor for the first (second) weights of all its experts, and one for their first (second) biases."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""OLMo 2 and 3 (Ai2, 2025): norms behind attention and feed-forward block alone, and over all heads together; in OLMo 3
-windows in three of four layers."""
+"""OLMo 2 and 3 (Ai2, 2025): norms behind attention and feed-forward block, none before them; norms of queries and of
+keys over all heads together; in OLMo 3 windows in three of four layers."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from pynative.kernels.host.engine.numpy_engine import activations, norms, produc
 
 
 class NumpyEngine:
-    """The engine of `interface.Engine` by numpy."""
+    """An engine, as the protocol `interface.Engine` describes it, that computes with numpy."""
 
     name = "numpy"
 

@@ -1,7 +1,7 @@
 """Activations with the bias in front of them, forward and backward, of a block of rows.
 
-The functions of `ACTIVATIONS` work on float32 blocks [r, f] (gated ones: [r, 2f] = gate | up) and may overwrite their
-input: `forward(x, out)` fills out, `gradient(x, dy, dx)` fills dx with dy times the derivative at x.
+The functions of `ACTIVATIONS` work on float32 blocks x [r, f] (gated ones: [r, 2f] = gate | up) and may overwrite x:
+`forward(x, out)` fills out with the result, `gradient(x, dy, dx)` dx with the gradient of x from dy, the result's.
 """
 
 from collections.abc import Callable
@@ -132,7 +132,8 @@ def _swiglu_gradient(x: Array, dy: Array, dx: Array) -> None:
 
 @dataclass(frozen=True)
 class Activation:
-    """The two directions of an activation on blocks: `forward(x, out)` fills out, `gradient(x, dy, dx)` fills dx."""
+    """The two directions of an activation on float32 blocks of rows: `forward(x, out)` fills out with the result,
+    `gradient(x, dy, dx)` dx with the gradient of x from dy, that of the result. Both may overwrite x."""
 
     forward: Callable[[Array, Array], object]
     gradient: Callable[[Array, Array, Array], object]

@@ -37,7 +37,7 @@ def weighted_exponentials(x: Array, maximum: Array, weight: Array, out: Array) -
 
 
 def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:
-    """`interface.Engine.adamw`, in place."""
+    """Update param and both averages in place as `interface.Engine.adamw` does, with numpy."""
     scratch = grad * np.float32(step.gradient_factor)
     exp_avg *= np.float32(step.beta1)
     exp_avg += scratch

@@ -49,7 +49,8 @@ def _or_numpy(primitive: Callable[P, bool], numpys: Callable[P, None]) -> Callab
 
 
 class OneDnnEngine(NumpyEngine):
-    """The engine of `interface.Engine` by oneDNN, and by numpy where oneDNN has no fast primitive or is not used."""
+    """An engine, as the protocol `interface.Engine` describes it, that computes with oneDNN, and with numpy where
+    oneDNN has no fast primitive or is not used."""
 
     name = "oneDNN"
 

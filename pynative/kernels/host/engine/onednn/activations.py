@@ -24,7 +24,8 @@ nobody would see."""
 
 
 def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
-    """Fill out with activation(x + bias), x [r, f], as `Engine.activation` does; False where it is left to numpy."""
+    """Fill out with activation(x + bias), x [r, f], as `Engine.activation` does, and return True; False where that is
+    left to numpy."""
     unit = gated_unit(name)
     if unit is not None:
         gate, up = _halves(x, bias)
@@ -46,7 +47,8 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
 
 
 def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> bool:
-    """Fill dx [r, f] with the gradient of x + bias, from dy; False where it is left to numpy."""
+    """Fill dx [r, f] with the gradient of x + bias from dy, that of activation(x + bias), and return True; False where
+    that is left to numpy."""
     unit = gated_unit(name)
     if unit is not None:
         return _gated_gradient(unit, _halves(x, bias), widened(dy), dx)

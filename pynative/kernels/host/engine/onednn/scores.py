@@ -26,7 +26,8 @@ class _Chain:
         self.post_ops.append(Eltwise(Algorithm.LINEAR, factor))
 
     def combine(self, algorithm: Algorithm, array: Array | None) -> None:
-        """Append an operation between the entries and an array, which is broadcast; nothing if the array is None."""
+        """Append the operation `algorithm` between each entry and that of an array, which is broadcast; nothing if the
+        array is None."""
         if array is not None:
             self.post_ops.append(Binary(algorithm, layout_of(array)))
             self.arrays.append(array)
@@ -47,7 +48,7 @@ def score_exponentials(
     limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
     cap: float | None = None, bias: Array | None = None,
 ) -> bool:  # fmt: skip
-    """Fill out as `Engine.score_exponentials` does; False where oneDNN cannot."""
+    """Fill out as `Engine.score_exponentials` does and return True; False where oneDNN cannot."""
     chain = _Chain()
     chain.scale(scale / (cap or 1.0))
     if cap is not None:
@@ -62,7 +63,7 @@ def score_exponentials(
 
 
 def soft_cap_slope(keys: Array, queries: Array, out: Array, scale: float) -> bool:
-    """Fill out as `Engine.soft_cap_slope` does; False where oneDNN cannot."""
+    """Fill out as `Engine.soft_cap_slope` does and return True; False where oneDNN cannot."""
     chain = _Chain()
     chain.scale(scale)
     chain.post_ops += [TANH, Eltwise(Algorithm.SQUARE), Eltwise(Algorithm.LINEAR, -1.0, 1.0)]
@@ -73,7 +74,7 @@ def score_gradient(
     values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
     kept: Array | None = None, kept_scale: float = 1.0, slope: Array | None = None,
 ) -> bool:  # fmt: skip
-    """Fill out as `Engine.score_gradient` does; False where oneDNN cannot."""
+    """Fill out as `Engine.score_gradient` does and return True; False where oneDNN cannot."""
     chain = _Chain()
     if kept is not None:
         chain.scale(kept_scale)

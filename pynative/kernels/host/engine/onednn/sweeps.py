@@ -19,8 +19,8 @@ from pynative.onednn.primitives import Binary, Eltwise, Sum
 
 
 def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> bool:
-    """Fill out with (x + bias) mask + residual, without those that are None; False, and nothing done, where oneDNN
-    cannot or bias, mask and residual are all None."""
+    """Fill out with (x + bias) mask + residual, without those that are None, and return True; False, and nothing done,
+    where oneDNN cannot or bias, mask and residual are all None."""
     steps = [(Algorithm.ADD, bias), (Algorithm.MULTIPLY, mask), (Algorithm.ADD, residual)]
     if residual is not None and mask is None and residual.dtype != x.dtype:
         # The result must have the first operand's type; the others may have any.
@@ -73,11 +73,11 @@ def _exponential_of_difference(x: Array, out: Array) -> Primitive | None:
 
 
 def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> bool:
-    """Update in place as `Engine.adamw` does; False, and nothing changed, where oneDNN has no fast way, and for a decay
-    of 0.
+    """Update in place as `Engine.adamw` does and return True; False, and nothing changed, where oneDNN has no fast way,
+    and for a decay of 0.
 
-    param = decay (param + m / (sqrt(v) + e) c), e = epsilon / inverse_correction, c = -step_size / inverse_correction /
-    decay.
+    param = decay (param + m / (sqrt(v) + e) c), m and v the new averages, e = epsilon / inverse_correction, c =
+    -step_size / inverse_correction / decay.
     """
     if not step.decay:
         return False

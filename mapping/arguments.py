@@ -269,7 +269,6 @@ def initialize_megatron(
     `--help` among the arguments prints the flags that act and ends the process. A user's mistakes, options of a
     training that are missing and a run that does not fit the memory are printed to the standard error of rank 0, and
     every process ends with exit code 2. On a CPU msrun's scheduler process, which has nothing to do there, ends with 0.
-    Raises ValueError where the launcher's rank is no number.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
@@ -293,8 +292,7 @@ def initialize_megatron(
 @contextmanager
 def exit_on_mistakes() -> Iterator[None]:
     """Print a user's mistake (ValueError) inside the block to standard error and end the process with 2: on rank 0 all
-    errors, without a traceback, on other ranks, after GRACE_SECONDS, one line that refers to rank 0's. Raises
-    ValueError for such a mistake where the launcher's rank is no number."""
+    errors, without a traceback, on other ranks, after GRACE_SECONDS, one line that refers to rank 0's."""
     try:
         yield
     except ValueError as error:

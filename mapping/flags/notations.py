@@ -2,8 +2,7 @@
 behind "must be" in messages (`mapping.readers.command_line.kind`).
 
 A reader raises ValueError for a text that it cannot read; `layer_frequency` also SyntaxError and TypeError,
-`attention_window` also TypeError, `whole` and `batch_sizes` also OverflowError, and readers of Python literals
-RecursionError or MemoryError for a text that is nested too deeply.
+`attention_window` also TypeError, `whole` and `batch_sizes` also OverflowError.
 """
 
 import ast
@@ -19,8 +18,7 @@ from parallel_core.schedules.actions import Placement
 def literal(text: str) -> Any:
     """A Python literal: number, list, dictionary.
 
-    Returns its value. Raises ValueError for any other text, RecursionError or MemoryError for one that is nested too
-    deeply.
+    Returns its value. Raises ValueError for any other text.
     """
     try:
         return ast.literal_eval(text)

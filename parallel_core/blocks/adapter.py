@@ -65,9 +65,7 @@ class Adapter(Block):
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         return 2.0 * tokens * self.rank * (self.input_size + self.output_size)
 
-    def products(
-        self, rows: float, inner: int, columns: int, item_size: int, *, count: int = 1
-    ) -> Iterator[Operation]:
+    def products(self, rows: float, inner: int, columns: int, item_size: int, *, count: int = 1) -> Iterator[Operation]:
         """The products of A and of B for [rows, inner] -> [rows, columns] on one rank, of `count` equal adapters
         together. item_size: bytes of a number."""
         yield product(rows, inner, self.rank, item_size, count=count).within("lora_a")

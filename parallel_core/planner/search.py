@@ -8,8 +8,8 @@ from parallel_core.costs import StagePlan
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.planner.engine import engine_of
 from parallel_core.planner.layouts import RECOMPUTE, Layout
+from parallel_core.planner.passes import passes_of
 from parallel_core.planner.plan import Plan
-from parallel_core.planner.step import passes_of
 from parallel_core.sharding import place
 
 

@@ -1,18 +1,16 @@
 """Seconds of a training step by named parts: computation, exposed and hidden messages, the bubble, the update."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 
-from parallel_core.blocks import Chunk
 from parallel_core.costs import StagePlan, update_bytes
 from parallel_core.costs.activations import enough_micro_batches
 from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
-from parallel_core.messages import Message
-from parallel_core.operations import PRODUCTS, Operation, Work
+from parallel_core.planner.passes import DATA, EXPERTS, PIPELINE, TENSOR, Passes, passes_of_stage
 from parallel_core.planner.prediction import Prediction
-from parallel_core.planner.speed import ALL_MESSAGES, Speed, message_part
+from parallel_core.planner.speed import ALL_MESSAGES, Speed
 from parallel_core.schedules import Backward, Forward, Pair, Placement, order
 from parallel_core.schedules.actions import Compute, Ordered, computes_of, split_backwards
 from parallel_core.schedules.shared import Pace, simulate_shared
@@ -20,109 +18,6 @@ from parallel_core.schedules.simulate import Timeline, simulate
 
 Entries = Sequence[Sequence[Ordered]]
 """Computations of each stage, in order."""
-TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel", "expert parallel"
-
-
-@dataclass(frozen=True)
-class Passes:
-    """One micro-batch's passes through one chunk on a rank, as part of a step's time -> seconds. backward: without the
-    gradients of weights, which are `weight`; hidden: messages that run beside computation, in none of the others;
-    flops: floating-point operations of all passes; meets: whether ranks meet in collectives within the passes."""
-
-    forward: dict[str, float]
-    backward: dict[str, float]
-    """The backward without the gradients of weights, which are in `weight`; operations that run again are included."""
-    weight: dict[str, float]
-    hidden: dict[str, float]
-    """Messages that run beside computation, and so are in none of `forward`, `backward` and `weight`."""
-    flops: float
-    """Floating-point operations of forward, backward and gradients of weights, recomputed ones included."""
-    meets: bool
-    """Whether ranks meet in collectives within the forward or the backward."""
-
-    @cached_property
-    def totals(self) -> tuple[float, float, float]:
-        """Seconds of the forward, of the backward without weight gradients, and of weight gradients."""
-        return sum(self.forward.values()), sum(self.backward.values()), sum(self.weight.values())
-
-    @property
-    def parts(self) -> Counter[str]:
-        """Part -> seconds of forward, backward and gradients of weights together."""
-        return _sum((self.forward, self.backward, self.weight))
-
-
-def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for table in tables:
-        for name, value in table.items():
-            found[name] += value  # type: ignore[assignment]
-    return found
-
-
-def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
-    """The passes of one micro-batch through a chunk on a device. Gradients of weights hide tensor-parallel messages of
-    the backward, for at most the seconds that those of the forward take (an estimate of column-parallel linears'
-    share). With `speed.overlaps_tensor` products hide up to (t-1)/t of the tensor-parallel messages of both passes, in
-    the backward only if that hides more; t is the tensor-parallel size."""
-    operations = list(chunk.operations(plan.micro_batch))
-    messages = list(chunk.messages(plan.micro_batch))
-    sent = _seconds(speed, (one for one in messages if not one.backward))
-    sent_back = _seconds(speed, (one for one in messages if one.backward))
-    weight = speed.by_part(((one, one.weight) for one in operations), {}, back=True)
-    backwards = [*_backward(operations)]
-    there, back = sent.get(TENSOR, 0.0), sent_back.get(TENSOR, 0.0)
-    hidden_there, hidden_back = 0.0, min(there, back, sum(weight.values()))
-    if speed.overlaps_tensor:
-        products = [_products(speed, passes) for passes in (((one, one.forward) for one in operations), backwards)]
-        shown = 1 / plan.micro_batch.tensor  # a product has `tensor` parts, and nothing overlaps the first
-        hidden_there = (1 - shown) * min(there, products[0])
-        hidden_back = max(hidden_back, (1 - shown) * min(back, products[1] + weight[PRODUCTS]))
-    sent[TENSOR], sent_back[TENSOR], hidden = there - hidden_there, back - hidden_back, hidden_there + hidden_back
-    meets = any(speed.meets(one) for one in messages)
-    wait = meets * speed.device.calibration.meeting
-    forward = _with_waits(speed.by_part(((one, one.forward) for one in operations), sent), 0.0, wait)
-    backward = _with_waits(speed.by_part(backwards, sent_back, back=True), sum(weight.values()), wait)
-    flops = sum(one.forward.flops * (1 + one.runs_again) + one.backward.flops + one.weight.flops for one in operations)
-    return Passes(forward, backward, weight, {TENSOR: hidden}, flops, meets)
-
-
-def _with_waits(seconds: dict[str, float], further: float, share: float) -> dict[str, float]:
-    """The seconds of a pass by part, with a wait of `share` of the computed ones in the messages that take most time.
-    further: seconds computed beside these."""
-    sent = {part: value for part, value in seconds.items() if part in ALL_MESSAGES}
-    if not (share and sent):
-        return seconds
-    longest = max(sent, key=sent.__getitem__)
-    computed = sum(seconds.values()) - sum(sent.values()) + further
-    return {**seconds, longest: seconds[longest] + share * computed}
-
-
-def _products(speed: Speed, passes: Iterable[tuple[Operation, Work]]) -> float:
-    return sum(speed.seconds(one, work) for one, work in passes if one.kind == PRODUCTS)
-
-
-def _passes(plan: StagePlan, speed: Speed) -> list[Passes]:
-    """The passes of each chunk of a stage; equal chunks share a value."""
-    found: list[Passes] = []
-    for number, shape in enumerate(plan.shape):
-        earlier = plan.shape.index(shape)
-        found.append(found[earlier] if earlier < number else passes_of(plan.chunks[number], plan, speed))
-    return found
-
-
-def _backward(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Work]]:
-    for one in operations:
-        yield one, one.backward
-        if one.runs_again:
-            yield one, one.forward
-
-
-def _seconds(speed: Speed, messages: Iterable[Message]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one in messages:
-        part = message_part(one.kind)
-        found[part] = found.get(part, 0.0) + speed.message(one)
-    return found
 
 
 @dataclass(frozen=True)
@@ -214,8 +109,14 @@ class StepTime(Prediction):
 
     def of_stage(self, stage: int) -> dict[str, float]:
         """Name -> seconds of one stage in a step: "forward", "backward", exposed messages by kind, and "bubble", in
-        which it waits for other stages and their messages; "data parallel" and "optimizer" are those of the stage where
-        these two together take longest."""
+        which it waits for other stages and their messages; "optimizer", and what of "data parallel" comes behind the
+        passes, are those of the stage where these two together take longest. All together are `total`."""
+        found = self._of_passes(stage)
+        behind = self.parts[DATA] - self._of_passes(self.slowest).get(DATA, 0.0)
+        found["bubble"] = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE] - self.work[stage]
+        return {**found, DATA: found.get(DATA, 0.0) + behind, "optimizer": self.parts["optimizer"]}
+
+    def _of_passes(self, stage: int) -> dict[str, float]:
         found = {"forward": 0.0, "backward": 0.0}
         for one in self.times.passes[stage]:
             for name, table in (("forward", one.forward), ("backward", one.backward), ("backward", one.weight)):
@@ -224,8 +125,7 @@ class StepTime(Prediction):
                     found[key] = found.get(key, 0.0) + self.stretch[stage] * self.times.micro_batches * seconds
         if self.saved[stage]:
             found[EXPERTS] -= self.saved[stage]
-        found["bubble"] = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE] - self.work[stage]
-        return {**found, DATA: self.parts[DATA], "optimizer": self.parts["optimizer"]}
+        return found
 
     @property
     def bubble_fraction(self) -> float:
@@ -239,7 +139,7 @@ def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
     """The time of a step of a pipeline. plans: of its stages, in order; the passes of those that are the same object
     are computed once."""
     config, distinct = plans[0].config, {id(plan): plan for plan in plans}
-    made = {number: _passes(plan, speed) for number, plan in distinct.items()}
+    made = {number: passes_of_stage(plan, speed) for number, plan in distinct.items()}
     passes = [made[id(plan)] for plan in plans]
     micro_batches = config.dataset_config.micro_batch_num
     transfer = _transfer(plans[0], speed)
@@ -259,8 +159,9 @@ def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
         parts.update({name: stretch[slowest] * micro_batches * seconds for name, seconds in one.parts.items()})
     after, hidden = _after(plans, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
-    waited = {"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)}
-    found: dict[str, float] = {**parts, **waited, **after}
+    parts.update({"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)})
+    parts.update(after)
+    found: dict[str, float] = dict(parts)
     if saved[slowest]:
         found[EXPERTS] -= saved[slowest]
         hidden[EXPERTS] = saved[slowest]

@@ -154,9 +154,9 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
 
 
 def own_ids(config: AllConfig) -> Facts:
-    """Size and special ids of the tokenizer: of a HuggingFace folder its own, whatever --tokenizer-kwargs says, `pad`
-    None if it has no token of padding; of other tokenizers as `tokenizer_facts` gives them. Raises ValueError for files
-    that are missing or damaged, and for other tokenizers as `tokenizer_facts`."""
+    """Size and special ids of the tokenizer: of a HuggingFace folder its own, with those that --tokenizer-kwargs name,
+    `pad` None if there is no token of padding; of other tokenizers, and of a folder read by its own code, as
+    `tokenizer_facts` gives them. Raises ValueError for files that are missing or damaged, and as `tokenizer_facts`."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)
 

@@ -36,6 +36,17 @@ def test_pairs_hide_most_of_the_exchange(schedule):
         assert sum(beside.step.of_stage(stage).values()) == pytest.approx(beside.step.total)
 
 
+def test_messages_over_replicas_within_a_pass_count_beside_those_behind():
+    """With --moe-router-load-balancing-type global_aux_loss the counts that replicas sum up in each forward take time
+    as "data parallel" beside the gradients' sum, and stages with other layers still add up to the step."""
+    plan = planned("--moe-layer-freq [0,0,1,1,1,1,1,1]")
+    more = planned("--moe-layer-freq [0,0,1,1,1,1,1,1] --moe-router-load-balancing-type global_aux_loss "
+                   "--moe-aux-loss-coeff 1e-2")  # fmt: skip
+    assert more.step.parts["data parallel"] > plan.step.parts["data parallel"]
+    for stage in range(2):
+        assert sum(more.step.of_stage(stage).values()) == pytest.approx(more.step.total)
+
+
 def test_a_pair_hides_no_more_than_it_computes():
     """Links that are a thousand times slower let less be hidden than the pair computes, and expose most of the
     exchange."""

@@ -106,7 +106,7 @@ def ring(size: int = 4) -> str:
 def dispatch() -> str:
     """Rows of two ranks' tokens travel to the ranks of their experts and back."""
     stages = [("sort by expert", "light"), ("all-to-all", "message"), ("experts", "forward")]
-    stages += [("all-to-all", "message"), ("weighted sum", "light")]
+    stages += [("all-to-all", "message"), ("sum", "light")]
     own = {0: "0 1", 1: "2 3"}
     rows = []
     for rank in range(2):

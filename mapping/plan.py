@@ -162,9 +162,9 @@ SUBJECTS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command, and return its exit code: 0 if the run fits, 1 if it does not, 2 after a ConfigError; with a
-    first word of SUBJECTS that of the command that it names. Raises SystemExit with 2 for wrong options, OSError for
-    a drawing that cannot be written, and the other errors of `plan_of`."""
+    """Run the command, and return its exit code: 0 if the run fits, 1 if it does not, 2 after a ConfigError or
+    for a drawing that cannot be written; with a first word of SUBJECTS that of the command that it names. Raises
+    SystemExit with 2 for wrong options, and the other errors of `plan_of`."""
     if argv and argv[0] in SUBJECTS:
         return SUBJECTS[argv[0]](argv[1:])
     options, arguments = options_of(argv)
@@ -175,9 +175,13 @@ def main(argv: Sequence[str]) -> int:
         return 2
     found = suggest(arguments, plan) if options.suggest else None
     failures = _failures(options, plan)
-    for flag, (subject, _) in PICTURES.items():
-        if path := _path(options, flag):
-            draw(plan, path, subject)
+    try:
+        for flag, (subject, _) in PICTURES.items():
+            if path := _path(options, flag):
+                draw(plan, path, subject)
+    except OSError as error:
+        print(f"error: {flag} {path}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
     with ends_quietly():
         print(json.dumps(_answer(plan, found, failures), indent=1) if options.json else _text(plan, found, failures))
     return 0 if plan.fits else 1

@@ -17,7 +17,7 @@ from parallel_core.sharding import ShardSpec
 
 INT32 = 4
 ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
-"""Value of --moe-router-dtype -> name of the type in which the router computes."""
+"""Value of --moe-router-dtype -> name of the type of the router's matrix product."""
 _SIZE_OF: dict[str | None, int] = {"float32": FLOAT32, "float64": 8}
 
 

@@ -109,7 +109,7 @@ class MoEConfig(Config):
     moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0, of="run")
     """Amount by which the bias on an expert's score moves in a training step, up or down."""
     moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"), of="run")
-    """Type in which the router computes; if not given, that of the layers."""
+    """Type of the router's matrix product, whose scores are float32; if not given, that of the layers."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
     """Largest deviation from 1 of the noise that the router's input is multiplied by; with sparsemixer_topk,
     half the distance from the best logit, as a share of it, within which experts are sampled."""

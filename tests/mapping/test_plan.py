@@ -55,6 +55,14 @@ def test_a_world_size_of_the_environment_that_is_no_number(capsys, monkeypatch):
     assert (code, out) == (2, "") and err.startswith("error: RANK_SIZE x: is no whole number")
 
 
+@pytest.mark.parametrize("flag", ["--draw", "--draw-memory", "--draw-ranks"])
+def test_a_drawing_that_cannot_be_written(capsys, tmp_path, flag):
+    """It is an error with the flag and the path, without a traceback."""
+    (tmp_path / "file").write_text("")
+    code, out, err = run(capsys, "--world-size", "64", flag, str(tmp_path / "file" / "step.svg"))
+    assert (code, out) == (2, "") and err.startswith(f"error: {flag} {tmp_path}/file/step.svg: cannot be written (")
+
+
 @pytest.mark.parametrize("more", ["", "--num-experts 8 --expert-model-parallel-size 4 --moe-router-topk 2"])
 def test_the_object_for_programs(capsys, more):
     """--json fits the schema `Answer`; parts of memory and step add up, values lie in their ranges, and exit code 0

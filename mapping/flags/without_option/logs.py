@@ -1,9 +1,9 @@
-"""Flags that are ignored: logs, timers, garbage collection, profiles of other frameworks."""
+"""Flags that are ignored: those of logs and of figures in them, logging back ends, profiles, garbage collection."""
 
 from mapping.flags.flag import group, ignored
 
 FLAGS = group(
-    "Logging: logs, timers, profiles of other frameworks",
+    "Logging: logs, back ends, profiles",
     ignored(
         "there is no PyTorch profiler and no CUDA here; --profile and --trace record a step",
         """

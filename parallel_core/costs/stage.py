@@ -149,7 +149,8 @@ class StagePlan:
 
     @cached_property
     def shape(self) -> list[Chunk]:
-        """The chunks without their layers' numbers: equal for stages that differ in these numbers alone."""
+        """The chunks with 0 in the place of each decoder layer's number, so that stages with equal layers have equal
+        ones; with sparse attention blocks keep the number of the layer that chose the keys, and may differ by it."""
         return [_without_numbers(chunk) for chunk in self.chunks]
 
 

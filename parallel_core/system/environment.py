@@ -88,6 +88,6 @@ def has_ascend() -> bool:
 
 
 def is_on_cpu(asked: str | None) -> bool:
-    """Whether a process is to compute on a CPU: as --device-target (`asked`) says; if that is None or empty, on a
-    host without an Ascend. MindSpore's context is not looked at."""
+    """Whether a process is to compute on a CPU: as --device-target (`asked`) says; if that is None or empty, where
+    `has_ascend` is False. MindSpore's context is not looked at."""
     return (asked or ("Ascend" if has_ascend() else "CPU")) == "CPU"

@@ -14,11 +14,12 @@ from parallel_core.findings import Finding
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
     """Whether `place`, from which --load reads, is this folder or a run's checkpoint in it (iter_*, release), links
-    resolved; False for None, and for other folders in it, such as `earlier_1`."""
+    resolved; False for None, and for other folders in it, such as `earlier_1`. A path in it that is not there counts as
+    inside: loading tells of it."""
     if place is None:
         return False
     path = Path(place).absolute()
-    parents = [one.parent.resolve() for one in (path, path.resolve()) if commit.is_of_a_run(one)]
+    parents = [one.parent.resolve() for one in (path, path.resolve()) if commit.is_of_a_run(one) or not one.exists()]
     return folder.resolve() in (path.resolve(), *parents)
 
 

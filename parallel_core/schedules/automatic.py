@@ -35,13 +35,15 @@ Order = Sequence[Sequence[Compute]]
 
 class Way(NamedTuple):
     """The rule by which a stage that waits runs a gradient of weights: if the wait lasts at least `parts` of the
-    gradient's duration; with `longest` also in a shorter wait that makes the stage the one that has waited most. Of
-    either's two values the first is for waits before forwards, the second for waits before backwards. backwards_first:
-    whether in each round of the simulation stages whose turn is a backward go first."""
+    gradient's duration; with `longest` also in a shorter wait that makes the stage the one that has waited most, in a
+    simulation of an order that was simulated before by the waits of both. Of either's two values the first is for waits
+    before forwards, the second for waits before backwards. backwards_first: whether in each round of the simulation
+    stages whose turn is a backward go first."""
 
     longest: tuple[bool, bool] = (False, False)
     """Whether a stage may run a gradient of weights that takes longer than the wait, where the wait makes it the stage
-    that has waited most: before forwards, before backwards."""
+    that has waited most: before forwards, before backwards. If the order was simulated before, it must also have waited
+    longer, in both simulations together, than any stage in the one before."""
     parts: tuple[float, float] = (1.0, 1.0)
     """The part of a weight gradient's duration that the wait must last at least for a stage to run it without
     `longest`, before forwards and before backwards; the rest delays the stage."""

@@ -1,4 +1,4 @@
-"""`plan groups`: the process groups of a job, or of one of its ranks.
+"""`plan groups`: the process groups of a rank, or how many of each kind a job has.
 
     python -m mapping plan groups --world-size 10240 --tensor-model-parallel-size 8 --rank 4711
     python -m mapping plan groups --world-size 64 -- THE SCRIPT'S ARGUMENTS

@@ -61,8 +61,8 @@ class Said:
 
     def values(self, config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
         """The values of a saved configuration at these paths, without those that are None or missing. At the path of
-        rope_scaling's type there always is one: None, also where it is missing, says that nothing is scaled. A value that its option cannot have is left out, and
-        becomes one of `findings`. source: the checkpoint's folder."""
+        rope_scaling's type there always is one: None, also where it is missing, says that nothing is scaled. A value
+        that its option cannot have is left out, and becomes one of `findings`. source: the checkpoint's folder."""
         for path in paths:
             value = get(config, path)
             if value is not None or path == _NONE_COUNTS:

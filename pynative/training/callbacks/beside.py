@@ -51,7 +51,7 @@ class BesideCallback(RunCallback):
         if state.iteration < self._second:
             state.recorder.begin()
             return
-        stage, spans = parallel_state.get_pipeline_model_parallel_rank(), state.recorder.spans_of(state.iteration)
+        stage, spans = parallel_state.get_pipeline_model_parallel_rank(), state.recorder.spans_of(state.result)
         state.recorder.end()
         self._has_plan = False
         state.comparison = compare(state.plan, state.iteration, stage, spans, self._held(state))

@@ -7,6 +7,7 @@ from parallel_core.trace import PIPELINE, Kind, Span
 from pynative import parallel_state
 from pynative.collectives.trace import Count
 from pynative.timers import Timed, Timers
+from pynative.training.train_step import StepResult
 
 KINDS = {
     "step": Kind.STEP,
@@ -37,7 +38,8 @@ class Recorder:
 
     def __init__(self, timers: Timers) -> None:
         self._timers, self._asking = timers, 0
-        self._of, self._spans = -1, list[Span]()
+        self._of: StepResult | None = None
+        self._spans: list[Span] = []
 
     def begin(self) -> None:
         """Record from now on; called between two steps."""
@@ -51,14 +53,14 @@ class Recorder:
         if self._asking == 0:
             self._turn(False)
 
-    def spans_of(self, iteration: int) -> list[Span]:
+    def spans_of(self, result: StepResult) -> list[Span]:
         """This rank's spans since recording began or a caller took those of another step, in seconds of this process's
-        `perf_counter`; called when a step has ended. iteration: the step's number; a call with the same number as the
-        call before gets the same spans."""
-        if self._of != iteration:
+        `perf_counter`; called when a step has ended. result: the step's; a call with the same one as the call before
+        gets the same spans."""
+        if self._of is not result:
             timed, counts = self._timers.recorded or [], parallel_state.get_world_group().trace.counts
             rank = parallel_state.get_global_rank()
-            self._of, self._spans = iteration, [*_of_timers(timed, rank), *_of_messages(counts, rank)]
+            self._of, self._spans = result, [*_of_timers(timed, rank), *_of_messages(counts, rank)]
             self._turn(True)
         return self._spans
 

@@ -32,7 +32,8 @@ ROUNDS = 9
 
 class TraceCallback(RunCallback):
     """Records the iterations `first` to `last` - 1, counted from 0, on `ranks` (None: all), and writes
-    `folder`/trace.json on rank 0; nothing in a run that goes on behind iteration `first`. `last` must be above `first`:
+    `folder`/trace.json on rank 0; nothing in a run that goes on behind iteration `first`. Of a step that is made again
+    after a rollback the last time counts. `last` must be above `first`:
     otherwise it records up to the end of training. All ranks have this callback, because all take part in gathering the
     spans.
 
@@ -64,6 +65,8 @@ class TraceCallback(RunCallback):
         """Begin or end recording, which is done on wanted ranks alone, between two steps."""
         if state.iteration == self.last and self._is_recording:
             self._stop(state)
+        elif self._is_recording or self._is_written:  # a rollback may lead behind `first`
+            return
         elif state.iteration == self.first and state.iteration < state.config.training_config.training_iters:
             self._is_recording = True
             if self._is_wanted:
@@ -71,8 +74,10 @@ class TraceCallback(RunCallback):
 
     def _take(self, state: TrainingState) -> None:
         if self._is_wanted:
-            spans = state.recorder.spans_of(state.iteration)
-            self._spans += [s._replace(start=s.start - self._offset, step=state.iteration) for s in spans]
+            step, spans = state.iteration, state.recorder.spans_of(state.result)
+            older = [span for span in self._spans if span.step < step]  # after a rollback steps come again
+            new = [span._replace(start=span.start - self._offset, step=step) for span in spans]
+            self._spans = older + (new if step > self.first else [])
 
     def _stop(self, state: TrainingState) -> None:
         self._is_recording, self._is_written = False, True

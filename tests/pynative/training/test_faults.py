@@ -5,6 +5,7 @@ One run has a fault a step, so that a row costs a step of a tiny model.
 
 import re
 import time
+from collections import Counter
 from contextlib import ExitStack
 from typing import NamedTuple
 from unittest.mock import patch
@@ -12,6 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from parallel_core.trace import Kind, read_chrome
 from tests.support.distributed import run
 from tests.support.engine import TINY
 from tests.support.pretraining import listening, pretrain_tiny
@@ -205,6 +207,16 @@ def test_a_loss_spike(action, tmp_path):
         assert "went back to" in said[1] and "step 20; data go on behind sample 100" in said[1]
     else:
         assert [step[0] for step in steps] == [*range(1, 31)]
+
+
+def test_steps_that_come_again_are_traced_once(tmp_path):
+    """A rollback from a traced step behind the first traced one leaves each step in the trace once, and ends the
+    recording with the last."""
+    flags = f"--loss-spike-action rollback --save {tmp_path} --save-interval 22 --trace"
+    run(2, spikes, f"{flags} --profile-step-start 23 --profile-step-end 28")
+    spans = read_chrome(tmp_path / "trace.json")
+    whole = Counter((span.rank, span.step) for span in spans if span.kind is Kind.STEP)
+    assert whole == {(rank, step): 1 for rank in range(2) for step in range(24, 29)}
 
 
 def test_a_rollback_finishes_the_checkpoint_under_way(tmp_path):

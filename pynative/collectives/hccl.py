@@ -5,8 +5,9 @@ work is HCCL's: `wait()` makes the stream wait, not the host.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import wraps
 from hashlib import sha256
 from typing import Any, cast
 
@@ -61,27 +62,41 @@ class Launcher:
         raise AssertionError(f"{label} waits for another rank, which HCCL does by itself")
 
 
+def _at_issue(launch: Callable[..., Launched]) -> Callable[..., Steps]:
+    """Steps that launch an operation when they are issued, so that the trace has the host's time for that."""
+
+    @wraps(launch)
+    def steps(*arguments: Any) -> Steps:
+        return launch(*arguments)
+        yield
+
+    return steps
+
+
 class HcclGroup(Group):
     """A group whose collectives HCCL carries out. Ranks in calls to MindSpore are global."""
 
     _native: str
 
-    def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
+    @_at_issue
+    def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Launched:
         target = mint.empty(x.shape, dtype=x.dtype) if out is None else out
         _check_contiguous(target)
         if target is not x:
             target.copy_(x)
         handle = distributed.all_reduce(target, _reduction(op, kind), self._native, True)
-        return _launched(target, [handle])
+        return Launched(target, [handle])
 
-    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int, out: Tensor | None) -> Steps:
+    @_at_issue
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int, out: Tensor | None) -> Launched:
         moved = x.movedim(axis, 0).contiguous()
         target = mint.empty((moved.shape[0] * self.size, *moved.shape[1:]), dtype=x.dtype) if out is None else out
         _check_contiguous(target)
         handle = distributed.all_gather_into_tensor(target, moved, self._native, True)
         return self._moved_back(target, handle, axis)
 
-    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None) -> Steps:
+    @_at_issue
+    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None) -> Launched:
         moved = x.movedim(axis, 0).contiguous()
         target = mint.empty((moved.shape[0] // self.size, *moved.shape[1:]), dtype=x.dtype) if out is None else out
         _check_contiguous(target)
@@ -89,30 +104,34 @@ class HcclGroup(Group):
         return self._moved_back(target, handle, axis)
 
     @staticmethod
-    def _moved_back(target: Tensor, handle: Any, axis: int) -> Steps:
-        """Steps whose result is `target` with its first axis moved to `axis`: HCCL joins and cuts along the first axis
-        alone. handle: HCCL's, waited for before the axis is moved."""
+    def _moved_back(target: Tensor, handle: Any, axis: int) -> Launched:
+        """The operation whose result is `target` with its first axis moved to `axis`: HCCL joins and cuts along the
+        first axis alone. handle: HCCL's, waited for before the axis is moved."""
         if not axis:
-            return _launched(target, [handle])
+            return Launched(target, [handle])
         handle.wait()
-        return _launched(target.movedim(0, axis).contiguous(), [])
+        return Launched(target.movedim(0, axis).contiguous(), [])
 
-    def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps:
+    @_at_issue
+    def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Launched:
         target = x.contiguous() if source == self.rank else mint.empty(x.shape, dtype=x.dtype)
-        return _launched(target, [distributed.broadcast(target, self.ranks[source], self._native, True)])
+        return Launched(target, [distributed.broadcast(target, self.ranks[source], self._native, True)])
 
-    def _all_to_all(self, call: Call, x: Tensor, kind: Kind) -> Steps:
+    @_at_issue
+    def _all_to_all(self, call: Call, x: Tensor, kind: Kind) -> Launched:
         sent, expected = (list(rows) for rows in call.rows)
         target = mint.empty((sum(expected), *x.shape[1:]), dtype=x.dtype)
         handle = distributed.all_to_all_single(target, x.contiguous(), expected, sent, self._native, True)
-        return _launched(target, [handle])
+        return Launched(target, [handle])
 
-    def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps:
-        return _launched(None, [distributed.isend(x.contiguous(), self.ranks[to], self._native)])
+    @_at_issue
+    def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Launched:
+        return Launched(None, [distributed.isend(x.contiguous(), self.ranks[to], self._native)])
 
-    def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
+    @_at_issue
+    def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Launched:
         target = mint.empty(shape, dtype=kind.type)
-        return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
+        return Launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
         """Launch all messages as one batch, no batch for no messages; a Handle for each, in their order. Launched one
@@ -136,12 +155,13 @@ class HcclGroup(Group):
         """The handle of one message of a batch, counted in the trace as `send` and `recv` count theirs."""
         kind, sends = kind_of(target.dtype), isinstance(message, Send)
         size = target.size * kind.storage.itemsize if sends else 0
-        steps = _launched(None if sends else target, handles)
+        steps = _at_issue(lambda: Launched(None if sends else target, handles))()
         return self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
 
-    def _barrier(self, call: Call) -> Steps:
+    @_at_issue
+    def _barrier(self, call: Call) -> Launched:
         distributed.barrier(self._native)
-        return _launched(None, [])
+        return Launched(None, [])
 
     def _send_lane(self, to: int) -> Lane:
         return self._lane
@@ -158,11 +178,6 @@ def _check_contiguous(target: Tensor) -> None:
 def _reduction(op: str, kind: Kind) -> str:
     """HCCL's name of a reduction; a "sum" (logical or) of bools is "max", because bools travel as int8."""
     return "max" if kind.name == "bool" and op == "sum" else op
-
-
-def _launched(result: Any, handles: Sequence[Any]) -> Steps:
-    return Launched(result, handles)
-    yield
 
 
 class HcclBackend(Backend):

@@ -1,5 +1,8 @@
 """The HCCL backend on doubles: its calls can complete on streams that keep their order, and wrong calls are refused."""
 
+import time
+from unittest.mock import patch
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -76,6 +79,24 @@ def test_a_result_is_not_there_before_it_is_waited_for():
     """The double of HCCL fills a result with NaN until `wait`: a missing wait in our code would otherwise go unseen."""
     for values in run(2, over_hccl, read_too_early):
         assert np.isnan(values[:2]).all() and values[2:] == [2.0, 2.0]
+
+
+def seconds_of_a_slow_launch(backend) -> float:
+    """The seconds that the trace has of an all-reduce whose launch takes 50 ms."""
+    real = hccl.distributed.all_reduce
+
+    def slow(*arguments):
+        time.sleep(0.05)
+        return real(*arguments)
+
+    with patch.object(hccl.distributed, "all_reduce", slow):
+        backend.world.all_reduce(ms.Tensor(np.ones(2, np.float32)))
+    return backend.trace.of("world", "all_reduce").seconds
+
+
+def test_the_trace_has_the_time_of_a_launch():
+    """The host's time for launching an operation is in the trace's seconds of it."""
+    assert min(run(2, over_hccl, seconds_of_a_slow_launch)) >= 0.05
 
 
 def groups_at_start(backend) -> tuple[list[str], list[str]]:

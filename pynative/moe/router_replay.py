@@ -125,7 +125,7 @@ class ReplayedTexts:
         stop = int(self._ends[i])
         start = int(self._ends[i - 1]) if i else 0
         tokens, experts = (x[start : min(stop, start + self._length + 1)] for x in (self._tokens, self._experts))
-        count = len(tokens) - 1
+        count = len(tokens[:-1])  # 0 of an empty text
         return {
             TOKENS: self._padded(tokens[:-1], 0),
             LABELS: self._padded(tokens[1:], 0),

@@ -60,7 +60,16 @@ def _libraries_after(loads: int) -> tuple[ctypes.CDLL, ...]:
             lines = [line for line in maps if "openblas" in line.lower() and ".so" in line]
     except OSError:  # only Linux has /proc
         return ()
-    return tuple(ctypes.CDLL(path) for path in sorted({line.split(maxsplit=5)[-1].strip() for line in lines}))
+    paths = sorted({line.split(maxsplit=5)[-1].strip() for line in lines})
+    return tuple(library for path in paths if (library := _opened(path)) is not None)
+
+
+def _opened(path: str) -> ctypes.CDLL | None:
+    """The loaded library of this path; None if its file was removed since ("... (deleted)")."""
+    try:
+        return ctypes.CDLL(path)
+    except OSError:
+        return None
 
 
 def _function(library: ctypes.CDLL, name: str) -> Any:

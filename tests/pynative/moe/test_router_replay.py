@@ -168,3 +168,14 @@ def trained_on_rows(backend, flags: str):
     from tests.support.layouts import train
 
     return train(backend, flags)
+
+
+def test_an_empty_text_is_a_sample_of_padding(tmp_path):
+    """A text of no tokens in a file of routes is a sample without loss, like one of a single token."""
+    from pynative.moe.router_replay import ReplayedTexts, save_routing
+
+    routes = [np.zeros((length, 1, 2), np.int32) for length in (0, 1, 2)]
+    save_routing(tmp_path / "routes.npz", [[], [7], [7, 8]], routes)
+    texts = ReplayedTexts(tmp_path / "routes.npz", 3)
+    assert [float(texts[number]["loss_mask"].sum()) for number in range(3)] == [0, 0, 1]
+    assert all(len(array) == 3 for number in range(3) for array in texts[number].values())

@@ -1,5 +1,6 @@
 """numpy's OpenBLAS, which may have chosen slow kernels for this CPU: corrected in a process that already uses it."""
 
+import io
 import os
 import platform
 import subprocess
@@ -108,3 +109,12 @@ def test_a_library_that_cannot_choose_again_is_reported():
     OPENBLAS_CORETYPE to set."""
     cores, _, _, notice = outcome(f"{UNSET}\n{CANNOT_CHOOSE}")
     assert "Prescott" in cores and f": set OPENBLAS_CORETYPE={CORES[0]} before Python starts" in notice
+
+
+def test_a_library_whose_file_was_removed_is_passed_over(monkeypatch):
+    """A loaded OpenBLAS whose file was removed or replaced on disk since is no error."""
+    from pynative.kernels.host import blas
+
+    maps = "7f00-7f01 r-xp 00000000 00:01 1    /gone/libopenblas.so.0 (deleted)\n"
+    monkeypatch.setattr("builtins.open", lambda path: io.StringIO(maps))
+    assert blas._libraries_after.__wrapped__(0) == ()

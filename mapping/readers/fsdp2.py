@@ -7,6 +7,7 @@ from typing import Any
 from mapping.given import ROW_OF, Demand, Given
 from mapping.readers.meaning import Entries, Meaning, Values, each, not_done, nothing, to, unknown, words
 from parallel_core.findings import Finding
+from parallel_core.system.files import read_yaml
 
 _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _WHOLE: Values = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -85,17 +86,14 @@ KEYS: dict[str, Meaning] = {
 def read(path: str | None) -> tuple[list[Given], list[Finding]]:
     """The values of a file, and what is wrong with it. No file (None), and one that is not there, give two empty lists;
     `mapping.files.missing_files` has the finding about one that is not there."""
-    import yaml
-
     if path is None:
         return [], []
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = read_yaml(Path(path))
     except FileNotFoundError:
         return [], []
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        rule = f"cannot be read: {' '.join(str(error).split())}"
-        return [], [Finding("--fsdp2-config-path", path, rule, "mend the file")]
+    except (OSError, ValueError) as error:
+        return [], [Finding("--fsdp2-config-path", path, f"cannot be read: {error}", "mend the file")]
     if not isinstance(content, dict):
         return [], [Finding("--fsdp2-config-path", path, "must hold keys and values", "mend the file")]
     given: list[Given] = []

@@ -7,18 +7,17 @@ from typing import Any
 from mapping.given import Given
 from mapping.readers import yaml_megatron, yaml_nested, yaml_sections
 from parallel_core.findings import Finding, shown
+from parallel_core.system.files import read_yaml
 
 
 def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
     """The values of a file, and findings about it: also about one that cannot be read."""
-    import yaml
-
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = read_yaml(Path(path))
     except FileNotFoundError:
         return [], [Finding("--yaml-cfg", path, "there is no such file", "give the path of an existing one")]
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        return [], [Finding("--yaml-cfg", path, f"cannot be read: {' '.join(str(error).split())}", "mend it")]
+    except (OSError, ValueError) as error:
+        return [], [Finding("--yaml-cfg", path, f"cannot be read: {error}", "mend it")]
     if not isinstance(content, dict):
         return [], [Finding("--yaml-cfg", path, "must hold sections with keys and values", "mend it")]
     return values_of(content, str(path))

@@ -96,9 +96,9 @@ def input_messages(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> It
 
 
 def collective_bytes(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecompute) -> Sizes:
-    """Path of a linear -> bytes of its collective's output that are kept instead of running it again: of a
-    column-parallel linear its gathered input, with sequence parallelism; of a row-parallel one its reduced output. {}
-    on one tensor-parallel rank."""
+    """Path in `asked.kept_collectives` of a linear -> bytes of its collective's output, which are kept if the linear
+    runs again: of a column-parallel linear its gathered input, with sequence parallelism; of a row-parallel one its
+    reduced output. {} on one tensor-parallel rank."""
     if micro_batch.tensor == 1:
         return {}
     sizes = {}

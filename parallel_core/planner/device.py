@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.findings import ConfigError, Finding
+from parallel_core.system.files import read_yaml
 
 FOLDER = Path(__file__).parent / "devices"
 ENGINES = ("megatron", "pynative")
@@ -225,11 +226,9 @@ def _with_like(path: Path) -> dict[str, Any]:
 
 @cache
 def _yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+        content = read_yaml(path)
+    except ValueError as error:
         raise ValueError(f"is no YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError("is no table of keys")

@@ -44,7 +44,7 @@ class LayerRecompute(NamedTuple):
     parts: tuple[Part, ...] = ()
     """The parts that are recomputed; none of them lies in another. Empty with `full`."""
     kept_collectives: frozenset[str] = frozenset()
-    """Paths of linears whose tensor-parallel collectives are not run again, because their outputs are kept."""
+    """Paths of linears whose tensor-parallel collectives do not run again where the linears do: outputs are kept."""
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules whose saved activations lie in host memory."""
     droppable: tuple[Part, ...] = ()
@@ -89,7 +89,7 @@ class CellRecompute:
     ways: Mapping[str, Again] = field(default_factory=dict)
     """Path -> way of each part that is recomputed."""
     kept_collectives: frozenset[str] = frozenset()
-    """Paths of linears whose tensor-parallel collectives are not run again, because their outputs are kept."""
+    """Paths of linears whose tensor-parallel collectives do not run again where the linears do: outputs are kept."""
     offloaded: frozenset[str] = frozenset()
     """Paths of modules whose saved activations lie in host memory."""
     smallest_offloaded: int = 1

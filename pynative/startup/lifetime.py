@@ -97,8 +97,8 @@ class _Watch:
 
         If the run handles SIGTERM (--exit-signal-handler: a checkpoint after the step under way) it is sent one.
         Otherwise everything in this process's group is killed, shells and workers in it, too; if the group is the
-        launcher's, this process alone ends. Before that the `tail` processes are killed that were found among msrun's
-        children, when this began, and 2 s later if msrun still ran.
+        launcher's, this process alone ends. Before that msrun's `tail` processes are killed, of which a list
+        was made when this began and, if msrun still ran then, 2 s later.
         """
         tails = self._wait()
         _say(f"msrun (pid {self.launcher.pid}), which started it, has ended")

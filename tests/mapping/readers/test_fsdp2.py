@@ -92,6 +92,9 @@ def test_every_key_of_a_published_file_is_answered(reading_with):
         ("recompute_modules: a.B", "must be a list"),
         ("[1]", "must hold keys"),
         ("a: [", "cannot be read"),
+        ("a: !!timestamp abc", "cannot be read"),
+        ("a: !!bool abc", "cannot be read"),
+        ("a: " + 3000 * "[", "cannot be read"),
     ],
 )
 def test_what_cannot_be_done_is_named(reading_with, content, blamed):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import chain, count
 from pathlib import Path
 
 from parallel_core.checkpoint import commit, lock
@@ -10,6 +11,9 @@ from parallel_core.checkpoint.manifest import MANIFEST
 from parallel_core.config import AllConfig
 from parallel_core.config.checkpoint import CheckpointConfig
 from parallel_core.findings import Finding
+
+OUTPUT = "output"
+"""The folder of figures of a run without --save."""
 
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
@@ -53,7 +57,7 @@ def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
     """The finding that an earlier run has saved in the folder of --save, for a run that the caller knows not to go on
     with that one; none with --overwrite-save, or if neither a checkpoint's folder (iter_*, release) nor a tracker file
     is there."""
-    there = [path.name for path in commit.of_runs(root) if path.name not in (commit.METRICS, commit.EVENTS)]
+    there = _of_checkpoints(root)
     if not there or checkpoint.overwrite_save:
         return
     numbers = [int(name.removeprefix("iter_")) for name in there if name.startswith("iter_")]
@@ -65,6 +69,20 @@ def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
         ways.insert(0, f"{'no --finetune' if checkpoint.finetune else '--resume-training'} to go on")
     rule = f"has {what} of an earlier run, and this run begins anew"
     yield Finding("--save", str(root), rule, f"give {', '.join(ways)}")
+
+
+def _of_checkpoints(root: Path) -> list[str]:
+    """Names of checkpoints in a folder, and of its tracker file."""
+    return [path.name for path in commit.of_runs(root) if path.name not in (commit.METRICS, commit.EVENTS)]
+
+
+def output_of(checkpoint: CheckpointConfig) -> Path:
+    """The folder of a run's figures: that of --save; without it `output`, or the first of output_2, output_3, ... where
+    another run, whose checkpoints this one does not load, has saved in those before."""
+    if checkpoint.output_dir is not None:
+        return Path(checkpoint.output_dir)
+    folders = chain([Path(OUTPUT)], (Path(f"{OUTPUT}_{number}") for number in count(2)))
+    return next(one for one in folders if is_inside(checkpoint.load_checkpoint, one) or not _of_checkpoints(one))
 
 
 def _unwritable(root: Path) -> str | None:

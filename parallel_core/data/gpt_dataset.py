@@ -60,8 +60,9 @@ class GPTDataset:
         if num_samples and not dataset.sequence_lengths[indices].any():
             raise ValueError(
                 f"{num_samples} samples are needed of the {index_split.name} split of {dataset_path or 'the data'}, "
-                f"which has no tokens ({len(indices)} of {len(dataset.sequence_lengths)} sequences): give that split a "
-                "larger share in --split, or more data, or ask for no evaluation with --eval-iters 0"
+                f"which has no tokens ({len(indices)} of {len(dataset.sequence_lengths)} sequences; a split has whole "
+                "documents): give that split a larger share in --split, or more documents, or ask for no evaluation "
+                "with --eval-iters 0"
             )
         index = cached_gpt_index(self._index_request(indices), config.path_to_cache, index_split.name)
         self.document_index, self.sample_index = index.document_index, index.sample_index

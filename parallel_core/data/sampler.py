@@ -25,7 +25,7 @@ class _Sampler:
 
     def __post_init__(self) -> None:
         if self.total_samples <= 0:
-            raise ValueError("there is no sample to train on: give more data (--data-path) or a larger share (--split)")
+            raise ValueError("the data have no sample: give more (--data-path) or a larger share (--split)")
         if self.micro_batch_size <= 0:
             raise ValueError(f"--micro-batch-size {self.micro_batch_size} must be positive")
         assert 0 <= self.data_parallel_rank < self.data_parallel_size

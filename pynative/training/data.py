@@ -226,7 +226,7 @@ class DataSources:
             train_set = train_set if most is None else FirstSamples(train_set, most, samples[0])
             train = build_pretraining_data_loader(train_set, consumed_samples, config, draws)
             epoch = getattr(train_set, "samples_per_epoch", None)
-        if valid is None and valid_set is not None:
+        if valid is None and valid_set is not None and config.training_config.eval_iters:
             valid = build_pretraining_data_loader(valid_set, 0, config, draws, is_training=False)
         return train, valid, epoch
 

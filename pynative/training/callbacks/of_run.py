@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parallel_core.checkpoint.commit import METRICS
+from parallel_core.checkpoint.folders import OUTPUT, output_of
 from parallel_core.compare import RECORD
 from parallel_core.config import AllConfig
+from parallel_core.config.checkpoint import CheckpointConfig
 from parallel_core.config.faults import ROLL_BACK
 from pynative import parallel_state
+from pynative.startup.log import log
 from pynative.training.callbacks import (
     BesideCallback,
     Callback,
@@ -34,14 +37,12 @@ from pynative.training.callbacks import (
 )
 from pynative.training.data import RunData
 
-DEFAULT_OUTPUT = "output"
-
 
 def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback]) -> list[Callback]:
     """The callbacks of a run on this rank: those that the configuration asks for, and a script's own (`more`) ahead of
     those that save checkpoints, roll back, record, profile, trace or stop early. data: the run's, for evaluations."""
     training, checkpoint = config.training_config, config.training_config.checkpoint
-    output = Path(checkpoint.output_dir or DEFAULT_OUTPUT)
+    output = _output(checkpoint)
     callbacks: list[Callback] = [LogCallback(training.log_interval), BesideCallback(), SkippedStepsCallback()]
     callbacks.append(TimingsCallback(training.log, training.log_interval))
     if training.eval_iters and training.eval_interval:
@@ -82,3 +83,10 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
     if training.exit_signal_handler:
         callbacks.append(SignalCallback())  # last, so that no signal ends the process during the final save
     return callbacks
+
+
+def _output(checkpoint: CheckpointConfig) -> Path:
+    output = output_of(checkpoint)
+    if checkpoint.output_dir is None and output.name != OUTPUT and parallel_state.get_global_rank() == 0:
+        log(f"{OUTPUT} has checkpoints of another run: this one, without --save, writes its figures into {output}")
+    return output

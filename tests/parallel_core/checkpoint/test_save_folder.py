@@ -8,7 +8,9 @@ import pytest
 
 from mapping.reading import read
 from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.folders import output_of
 from parallel_core.checkpoint.manifest import MANIFEST
+from parallel_core.config.checkpoint import CheckpointConfig
 from tests.support.checkpoint_writing import one_tensor, save
 from tests.support.engine import TINY
 from tests.support.locks import hold
@@ -142,3 +144,16 @@ def test_a_job_that_writes_there_is_named(used, monkeypatch):
         other.wait()
     monkeypatch.delenv("RANK_ID")
     assert told(f"--save {used} --load {used} --save-interval 1") == []
+
+
+def test_the_figures_of_a_run_without_save(tmp_path, monkeypatch):
+    """They are in `output`; where another run has saved there, in the next folder, unless this run loads from there."""
+    monkeypatch.chdir(tmp_path)
+    assert output_of(CheckpointConfig()) == Path("output")
+    save(tmp_path / "output", 4, [one_tensor(1)])
+    save(tmp_path / "output_2", 4, [one_tensor(1)])
+    (tmp_path / "output_3").mkdir()
+    (tmp_path / "output_3" / commit.METRICS).write_text("{}\n")
+    assert output_of(CheckpointConfig()) == Path("output_3")
+    assert output_of(CheckpointConfig(load_checkpoint="output")) == Path("output")
+    assert output_of(CheckpointConfig(output_dir="mine")) == Path("mine")

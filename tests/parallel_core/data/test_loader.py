@@ -85,7 +85,7 @@ def test_mistakes_in_the_flags_are_named():
         build_step_loader(Numbers(8), 0, **places, dataloader_type="external")
     with pytest.raises(ValueError, match="--global-batch-size must be at least"):
         build_step_loader(Numbers(8), 0, **places | {"micro_batch_num": 0})
-    with pytest.raises(ValueError, match="there is no sample to train on"):
+    with pytest.raises(ValueError, match="the data have no sample"):
         build_step_loader(Numbers(0), 0, **places)
 
 

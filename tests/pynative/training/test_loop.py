@@ -4,14 +4,16 @@ import enum
 import json
 import logging
 import re
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 
 from parallel_core.config import ConfigError
+from tests.support.corpus import write_corpus
 from tests.support.distributed import run
-from tests.support.engine import TINY
+from tests.support.engine import TINY, config_of
 from tests.support.layouts import Rows
 from tests.support.pretraining import BATCHES, evaluated, pretrain_tiny
 
@@ -214,3 +216,18 @@ def test_a_loss_that_is_no_number_stops_the_run():
     (said,) = run(1, blown_up, "--rerun-mode disabled")
     assert re.match(r"rank 0: the gradient of .* not finite in iteration .* --lr", said)
     assert run(1, blown_up, "--no-check-for-nan-in-loss-and-grad") == ["finished, finite: False"]
+
+
+def on_one_document(backend, folder: Path) -> list:
+    """Validation and training losses of a training on one document, which the split leaves to training."""
+    from parallel_core.data.datasets import datasets_provider
+
+    prefix = write_corpus(folder / "one", [200], 60)
+    flags = f"{BATCHES} --data-path {prefix} --split 95,5,0 --train-iters 2"
+    return evaluated(backend, flags, train_valid_test_datasets_provider=datasets_provider(config_of(flags, 1)))
+
+
+def test_without_an_evaluation_an_empty_validation_split_is_no_error(tmp_path):
+    """With --eval-iters 0 nothing is looked for in a validation split that has no document."""
+    (losses,) = run(1, on_one_document, tmp_path)
+    assert len(losses) == 2 and all(valid is None for valid, _ in losses)

@@ -105,7 +105,12 @@ def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
     refused = tuple(f"training refuses {finding}" for finding in reading.findings)
     eight_bit = "float8" if getattr(reading.args, "fp8", None) else ""
     beyond = Beyond(eight_bit, bool(getattr(reading.args, "tp_comm_overlap", False)))
-    return Plan(reading.config, found, refused, assumptions, beyond)
+    fused = KEEPS_NO_SCORES.get(getattr(reading.args, "attention_backend", None), found.fuses_attention)
+    return Plan(reading.config, replace(found, fuses_attention=fused), refused, assumptions, beyond)
+
+
+KEEPS_NO_SCORES = {"flash": True, "fused": True, "unfused": False, "local": False}
+"""Value of --attention-backend -> whether attention keeps no matrix of scores; with auto the device's file says it."""
 
 
 def _read(argv: Sequence[str], world_size: int | None) -> tuple[Reading, tuple[str, ...]]:

@@ -184,6 +184,9 @@ class Plan:
         errors = f"memory within {calibration.ranges.memory:.0%}, time within {calibration.ranges.time:.0%}"
         program = {"megatron": "Megatron-Core on Transformer Engine", "pynative": "this program"}[device.engine]
         found = [*self.assumed, f"{device.name} runs {program}; calibrated by {calibration.source}: {errors}"]
+        if engine_of(device, self.config).writes_scores:
+            flags = "--use-flash-attn or --attention-backend flash"
+            found.append(f"attention writes and keeps its matrix of scores; {flags} plans a fused kernel")
         if device.assumed:
             found.append(f"nobody has measured these of {device.name}: {', '.join(device.assumed)}")
         if self.config.model_config.moe_config.num_experts:

@@ -63,6 +63,23 @@ def test_a_drawing_that_cannot_be_written(capsys, tmp_path, flag):
     assert (code, out) == (2, "") and err.startswith(f"error: {flag} {tmp_path}/file/step.svg: cannot be written (")
 
 
+def test_the_kernel_of_attention_is_what_the_flags_say(capsys):
+    """On an A100 attention keeps its scores, which is said, unless a flag names a fused kernel; on an H100 it keeps
+    none without --attention-backend unfused."""
+
+    def activations(device: str, more: str) -> tuple[float, bool]:
+        _, out, _ = run(capsys, "--world-size", "64", "--device", device, "--json", flags=f"{FLAGS} {more}")
+        found = json.loads(out)
+        said = any("matrix of scores" in line for line in found["assumptions"])
+        return found["memory"]["stages"][0]["parts"]["activations"], said
+
+    kept, fused = activations("A100", ""), activations("A100", "--use-flash-attn")
+    assert kept[1] and not fused[1] and kept[0] > 1.2 * fused[0]
+    assert activations("A100", "--attention-backend flash") == fused == activations("A100", "--attention-backend fused")
+    assert activations("A100", "--attention-backend auto") == kept
+    assert activations("H100", "")[1] is False and activations("H100", "--attention-backend unfused")[1]
+
+
 @pytest.mark.parametrize("more", ["", "--num-experts 8 --expert-model-parallel-size 4 --moe-router-topk 2"])
 def test_the_object_for_programs(capsys, more):
     """--json fits the schema `Answer`; parts of memory and step add up, values lie in their ranges, and exit code 0

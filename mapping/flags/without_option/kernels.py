@@ -17,10 +17,14 @@ FLAGS = group(
         """,
     ),
     ignored(
+        "the device's own kernel is used where there is one; the result is the same (`plan` reads it)",
+        "--attention-backend=str{flash,fused,unfused,local,auto}:auto",
+    ),
+    ignored(
         "the device's own kernel is used where there is one; the result is the same",
         """
         --cross-entropy-loss-fusion --cross-entropy-fusion-impl=str{native,te}:native
-        --attention-backend=str{flash,fused,unfused,local,auto}:auto --flash-attention-version=int{2,3,4}
+        --flash-attention-version=int{2,3,4}
         --use-fused-weighted-squared-relu --fused-residual-rmsnorm --use-grouped-gemm-for-dense-mlp
         --use-te-activation-func --no-gradient-reduce-div-fusion=off --mla-down-proj-fusion
         --jit-compile --use-fusion-attn-v2 --gemm-gradient-accumulation-fusion --use-fused-ring-attention-update

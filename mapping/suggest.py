@@ -81,4 +81,4 @@ def suggestion_lines(found: Suggestions, given: Plan) -> Iterator[str]:
         )
         change = one.seconds / given.step.total - 1
         speed = f"{abs(change):.1%} {'more' if change > 0 else 'less'} time"
-        yield f"  {what}: {speed}, {(one.memory - memory) / GIBIBYTE:+.1f} GiB"
+        yield f"  {what}: {speed}, {(one.memory - memory) / GIBIBYTE:+.1f} GiB: {' '.join(one.layout.flags())}"

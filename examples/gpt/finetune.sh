@@ -15,10 +15,13 @@ ROOT=$(cd "$HERE/../.." && pwd)
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 export OUTPUT=${OUTPUT:-$ROOT/output/finetuned}
 MODEL=${1:-}
-if [ ! -f "$MODEL/config.json" ] || [ ! -f "$MODEL/tokenizer_config.json" ]; then
-    echo "error: ${MODEL:-MODEL}: give the folder of a HuggingFace model, with its tokenizer, as the first word" >&2
-    exit 2
-fi
+for FILE in config.json tokenizer_config.json; do
+    if [ ! -f "$MODEL/$FILE" ]; then
+        echo "error: ${MODEL:-MODEL}: has no $FILE; give the folder of a HuggingFace model, with its tokenizer, as the" \
+            "first word" >&2
+        exit 2
+    fi
+done
 shift
 DATA=${DATA:-$HERE/instructions.jsonl}
 QUESTION=${QUESTION:-Who are you?}

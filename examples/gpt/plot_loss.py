@@ -43,15 +43,16 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     for name, (steps, losses) in curves.items():
-        if steps:
-            print(f"{name}: {losses[0]:.4f} at step {steps[0]}, {losses[-1]:.4f} at step {steps[-1]}")
+        ends = [*dict.fromkeys([0, len(steps) - 1])] if steps else []
+        if ends:
+            print(f"{name}: " + ", ".join(f"{losses[end]:.4f} at step {steps[end]}" for end in ends))
     try:
         from matplotlib import pyplot
     except ImportError:
         print("No plot: matplotlib is not installed; pip install -e '.[plot]' adds it")
         return
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for name, (steps, losses) in curves.items():
+    for name, (steps, losses) in ((name, curve) for name, curve in curves.items() if curve[0]):
         axes.plot(steps, losses, marker="" if name == "Loss" else "o", label=name)
     axes.set(xlabel="step", ylabel="loss", title="Training loss")
     axes.legend()

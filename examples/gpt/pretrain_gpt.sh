@@ -22,6 +22,7 @@ if [ ! -e "$HERE/pretrain_gpt.py" ]; then                 # a copy of this scrip
     HERE=$ROOT/examples/gpt
 fi
 
+case " $* " in *" --help "*) exec python "$HERE/pretrain_gpt.py" --help ;; esac
 DEVICE=${DEVICE:-CPU}
 for SIZE in NPROC TP PP CP NNODES NODE_RANK; do
     case ${!SIZE:-1} in *[!0-9]*) echo "error: $SIZE=${!SIZE}: must be a whole number" >&2; exit 2 ;; esac
@@ -164,4 +165,5 @@ if [ "$NODE_RANK" != 0 ]; then exit; fi                   # the master has the r
 python "$HERE/plot_loss.py" "$OUTPUT/metrics.jsonl"
 PROMPT=${PROMPT-def }
 if [ -z "$PROMPT" ]; then exit; fi
+echo "Text of the model after the prompt '$PROMPT':"
 python "$HERE/generate.py" --load "$OUTPUT" --prompt "$PROMPT" --max-new-tokens 120 --temperature 0.7 --top-k 40

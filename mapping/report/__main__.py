@@ -4,7 +4,7 @@ OUTPUT is the folder of --save, or `output` where nothing is saved. The page has
 step's timeline (--trace), configuration, flags, environment, warnings and restarts; several runs stand beside each
 other. It needs no network. With --watch the page is served on this host while the runs go on, until Ctrl-C.
 
-    pip install 'megatron-pynative[report]'
+    pip install plotly
     python -m mapping report checkpoints/run-1 checkpoints/run-2 --to compared.html
 """
 
@@ -20,7 +20,7 @@ from parallel_core.system.command_line import command_line, ends_quietly, progra
 from parallel_core.system.files import replacing
 
 REPORT = "report.html"
-INSTALL = "plotly, which draws the curves, is not installed: pip install 'megatron-pynative[report]', or plotly"
+INSTALL = "plotly, which draws the curves, is not installed: pip install plotly"
 
 
 def library() -> str:

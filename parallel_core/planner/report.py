@@ -67,11 +67,15 @@ def _sizes(stage: StageMemory) -> dict[str, float]:
     return stage.parts | {f"{name} in host memory": size for name, size in stage.elsewhere.items()}
 
 
+ROUNDING = 1e-9
+"""The part of a step below which a difference of sums is rounding."""
+
+
 def _step(plan: Plan) -> Iterator[str]:
     step, low, high = plan.step, plan.step.low, plan.step.high
     yield f"a step takes {step.total:.4g} s ({low:.4g} - {high:.4g}), stage {step.slowest} being the slowest:"
     for name, seconds in sorted(step.parts.items(), key=lambda part: -part[1]):
-        if seconds:
+        if seconds > ROUNDING * step.total:
             yield f"  {name:18} {seconds:10.4g} s  {seconds / step.total:6.1%}"
     for name, seconds in step.hidden.items():
         if seconds:

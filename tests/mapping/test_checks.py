@@ -329,6 +329,7 @@ BAD = [
     (f"{LATENT} --enable-dsa-indexer --sliding-window 3", 1, "--sliding-window 3"),
     (f"{LATENT} --enable-dsa-indexer --qk-clip", 1, "--qk-clip"),
     ("--qk-clip --qk-layernorm", 1, "--qk-clip"),
+    ("--qk-clip --cla-share-factor 2", 1, "--qk-clip"),
     ("--moe-enable-routing-replay", 1, "--moe-enable-routing-replay"),
     ("--num-experts 4 --moe-shortcut-connected --moe-enable-routing-replay", 1, "--moe-shortcut-connected"),
     ("--num-experts 4 --moe-shortcut-connected --qk-clip", 1, "--moe-shortcut-connected"),

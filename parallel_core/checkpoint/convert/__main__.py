@@ -95,8 +95,8 @@ def _verified(model: Model, source: Path, written: Path, options: argparse.Names
 
 def _states(model: Model) -> str:
     if model.adapters:
-        return f", {model.adapters} adapters merged into theirs, no optimizer state"
-    return f", optimizer states {', '.join(model.states)}" if model.states else ", no optimizer state"
+        return f", {model.adapters} adapters merged into theirs, without optimizer states"
+    return f", optimizer states {', '.join(model.states)}" if model.states else ", without optimizer states"
 
 
 def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
@@ -104,7 +104,8 @@ def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
     there is nothing to say. kind: the value of --to."""
     names = files_in(folder)
     if kind == "hf":
-        missing = "no tokenizer was copied: --tokenizer-model DIR copies one into a new --output"
+        where = "" if folder is None else f"{folder} has none; "
+        missing = f"no tokenizer was copied: {where}--tokenizer-model DIR copies one into a new --output"
         return [f"copied as they are: {', '.join(names)}" if names else missing]
     return [f"not copied: {', '.join(names)}; --to hf later takes them by --tokenizer-model {folder}"] if names else []
 

@@ -79,7 +79,7 @@ def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
 def _metadata(folder: Path) -> Any:
     path = plain_file(folder, METADATA)
     found = read_pickle(read_plain(path), str(path))
-    if not isinstance(found, StandIn):
+    if not (isinstance(found, StandIn) and isinstance(found.get("storage_data"), dict)):
         raise ValueError(f"{path}: it holds no description of a checkpoint")
     return found
 

@@ -22,6 +22,7 @@ def shared_keys_fit(config: Sections) -> Iterator[Finding]:
         (model.hybrid, "layer_pattern"),
         (model.multi_token_prediction, "num_layers"),
         (model, "attention_output_gate"),
+        (model.qk_clip, "enabled"),
         (config.moe_config, "moe_shortcut_connected"),
         (parallel, "noop_layers"),
     ):

@@ -21,7 +21,8 @@ class EvaluationCallback(RunCallback):
         if not self.data.is_evaluated and parallel_state.get_global_rank() == 0:
             log(
                 f"No evaluation: --eval-interval {self.interval} and --eval-iters {self.batches} are given, but no "
-                f"validation data: pass valid_data_loader, or a datasets provider (--split, --valid-data-path)"
+                "validation data: give them by --valid-data-path, by a larger share in --split or more documents, or "
+                "pass valid_data_loader"
             )
 
     def on_step_end(self, state: TrainingState) -> None:

@@ -49,8 +49,8 @@ def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def required(args: Any) -> Iterator[Finding]:
-    """A finding for each tuple of flags in `REQUIRED`, one of which a training must have, whose arguments are all
-    None."""
+    """A finding for each tuple in `REQUIRED` whose flags' arguments are all None: a training needs one flag of each
+    tuple."""
     for flags in REQUIRED:
         if all(_attribute(args, flag) is None for flag in flags):
             yield Finding(" or ".join(flags), None, "must be given", "add it")

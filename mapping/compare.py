@@ -28,9 +28,10 @@ MOST = 40
 
 
 def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str], bool]:
-    """The lines about two runs: settings of configuration and environment that both have and that differ (at most MOST
-    of each), then the differences of the first step that has any; and whether the runs differ in what they computed.
-    exact: any difference counts; without it, one that rounding does not explain. Raises as `first_differences`."""
+    """The lines about two runs: settings of configuration and environment that both have and that differ, without
+    --save (at most MOST of each), then the differences of the first step that has any; and whether the runs differ in
+    what they computed. exact: any difference counts; without it, one that rounding does not explain. Raises as
+    `first_differences`."""
     lines = [f"A: {one.folder}", f"B: {other.folder}"]
     for what, mine, theirs in (
         ("configuration", one.settings, other.settings),

@@ -133,9 +133,9 @@ class Reading:
 
 
 class Ranked(NamedTuple):
-    """The given values by source, the stronger sources later, but `said.wins`, of a checkpoint, win over all others.
-    `defaults`, `of_files` and the checkpoint's others are without those that a flag or a changed attribute replaces.
-    findings: about that checkpoint, and about files that contradict."""
+    """The given values by source; of two that fill the same the later one counts, but `said.wins`, of a checkpoint, win
+    over all others. `defaults`, `of_files` and the checkpoint's others are without those that a flag or a changed
+    attribute replaces. findings: about that checkpoint, and about files that contradict."""
 
     defaults: list[Given]
     of_files: list[Given]
@@ -154,7 +154,8 @@ class Ranked(NamedTuple):
 
     @property
     def given(self) -> list[Given]:
-        """The values of all sources, the stronger ones later but for `said.wins`, which win over all others."""
+        """The values of all sources; of two that fill the same the later one counts, but `said.wins` win over all
+        others."""
         return [*self.defaults, *self.yaml, *self.beside, *self.strong]
 
 

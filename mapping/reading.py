@@ -28,7 +28,7 @@ def read(
     `check_files`: the tokenizer's, the data's and the checkpoint's files must be there; in msrun's scheduler it
     counts as false. `read_vocabulary`: whether the tokenizer's files are read for the size of the vocabulary; by
     default as `check_files`. `explains`: whether options that do nothing get the reason. Raises ValueError where a
-    launcher's rank, or needed job size, is no number, OSError as `mapping.merge.resolve`.
+    launcher's rank, or needed job size, is no whole number from 0 on, OSError as `mapping.merge.resolve`.
     """
     rank = rank_of_environment()
     check_files = check_files and rank >= 0  # msrun's scheduler, rank -1, may read after the ranks have saved

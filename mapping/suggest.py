@@ -16,12 +16,12 @@ GIBIBYTE = 2**30
 
 @dataclass(frozen=True)
 class Suggestions:
-    """The layouts that --suggest finds, the fastest first: `layouts`, of all that fit; `changes`, of those that fit and
-    differ from the given one in one field of `Layout`, or in one and the stage of ZeRO, and are faster if the
-    given one fits."""
+    """The layouts that --suggest finds, the fastest first: `layouts`, up to SHOWN that fit; `changes`, up to
+    CHANGES that fit and differ from the given one in one field of `Layout`, or in one and the stage of ZeRO, and are
+    faster if the given one fits."""
 
     layouts: list[Found]
-    """The fastest layouts that fit, the fastest first."""
+    """Layouts that fit, the fastest first."""
     changes: list[Found]
     """Layouts that fit and differ from the given one in one field of `Layout`, or in one and the stage of ZeRO, and are
     faster unless the given one does not fit; the fastest first."""

@@ -75,7 +75,8 @@ class BatchSizes:
         return start + int(seen / (samples / ((self.final - start) // increment))) * increment
 
     def sizes(self) -> list[int]:
-        """Every global batch size that may occur, once each, in the order in which they first do."""
+        """Every global batch size that may occur, once each, in the order in which they first do; steps of many samples
+        may skip some."""
         if self.schedule:
             return list(dict.fromkeys(size for _, size in self.schedule))
         start, increment, samples = self.ramp or (self.final, 1, 0)

@@ -46,7 +46,7 @@ def cut(ranges: Sequence[range], start: int, stop: int) -> Ranges:
 
 
 def as_array(ranges: Ranges) -> Array:
-    """The positions of the ranges, of which there is at least one, one by one, int32 [s]."""
+    """The positions of the ranges, at least one and all of step 1, one by one, int32 [s]."""
     return np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in ranges])
 
 

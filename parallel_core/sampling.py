@@ -79,9 +79,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the continuations of a batch's prompts, each of at most `max_new_tokens` tokens. ends: ids that
-    end a text and are not part of it; use_cache: whether keys and values of earlier tokens are kept, where the model
-    can."""
+    """The options of the continuations of a batch's prompts; each continuation has at most `max_new_tokens` tokens.
+    ends: ids that end a text and are not part of it; use_cache: whether keys and values of earlier tokens are kept,
+    where the model can."""
 
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)

@@ -37,8 +37,8 @@ class Standing:
 @dataclass(frozen=True)
 class Whereabouts:
     """The place in the program at which one rank stands: part of the step, action of the schedule, layer, operator, ""
-    where unknown. waits: whether it waits for other ranks; standing: calls not complete. stack: its innermost frames
-    as text, the outermost of these first."""
+    where unknown. waits: whether it waits for other ranks, with HCCL False; standing: calls not complete, with HCCL the
+    last one. stack: its innermost frames as text, the outermost of these first."""
 
     rank: int
     iteration: int = 0

@@ -27,7 +27,7 @@ The main state of the process that code of this package reads without being give
     a thread                       waits for the end of msrun, which started    startup.lifetime, here
                                    this process
     another                        answers roll calls (collectives.roll_call)   set_parallel_context
-    SIGUSR2                        asks all ranks where they stand              set_parallel_context
+    SIGUSR2                        asks ranks (HCCL: this one) where they stand set_parallel_context
 
 Two computations that take turns (tape.turns) have position, random streams, part, record of experts, runs of cells and
 tape each for itself: these are `Local`s (local.py), and the tape's switches.

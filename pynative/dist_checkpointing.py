@@ -89,11 +89,11 @@ def save_checkpoint(
     config: the configuration, or a section of the one that `set_parallel_context` was given. format: "safetensors" or
     "ckpt". prefix: the beginning of the files' names; safetensors files have none if it is "network". step_num: steps
     since the beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number of this
-    process's newest checkpoints that are left in `ckpt_path`, beside those that --save-retain-interval keeps; None:
-    --keep-checkpoint-max, by default all, or 1 with --save-retain-interval. Raises ValueError if only one of optimizer
-    and opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, for a bad format or prefix,
-    or for a keep_checkpoint_max below 1; RuntimeError for a section if no configuration is known; and as
-    `checkpointing.save_checkpoint`.
+    process's newest checkpoints that are left in `ckpt_path`, beside the newest whole one that the process wrote, and
+    those that --save-retain-interval keeps; None: --keep-checkpoint-max, by default all, or 1 with
+    --save-retain-interval. Raises ValueError if only one of optimizer and opt_param_scheduler is given, if
+    only_save_strategy or epoch_num is not its default, for a bad format or prefix, or for a keep_checkpoint_max below
+    1; RuntimeError for a section if no configuration is known; and as `checkpointing.save_checkpoint`.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}

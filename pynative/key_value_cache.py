@@ -118,8 +118,9 @@ class Cache:
         return self._ages[own.slots]
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """Cosine and sine, each [1, b, r] (r: rotated features), at the position of each text's one new token in a
-        forward after the first, with the rotary embedding for the longest text's length."""
+        """Cosine and sine, times the embedding's magnitude, each [1, b, r] (r: rotated features), at the position of
+        each text's one new token in a forward after the first. The rotary embedding is that for the longest text's
+        length."""
         if rotary not in self._angles:
             places = tuple(range(p, p + 1) for p in self.positions[0].tolist())
             cos, sin = rotary.of_text(int(self.lengths.max())).tables(places)

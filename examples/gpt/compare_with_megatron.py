@@ -80,7 +80,7 @@ def run_case(case: Path, out: Path, all_config) -> None:
     from pynative.transformer.gpt_model import GPTModel
 
     class Recorder(Callback):
-        """A callback that keeps the curve, the first step's gradients and the final weights."""
+        """A callback that loads the case's weights, and keeps curve, first gradients and final weights."""
 
         def on_train_begin(self, state) -> None:
             load_weights(state.model, dict(np.load(case / "weights.npz")))
@@ -120,7 +120,7 @@ def run_case(case: Path, out: Path, all_config) -> None:
 
 def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None:
     """The largest absolute difference of an entry over all parameters of two .npz files, with `relative` divided by the
-    largest absolute entry of the parameter in `theirs` (if that is 0, by float32's smallest normal number); NaN may go
+    largest absolute entry of the parameter in `theirs` (by float32's smallest normal number at least); NaN may go
     unnoticed. None if `theirs` is not there. Raises ValueError if the names differ."""
     if not theirs.exists():
         return None

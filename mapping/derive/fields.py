@@ -149,7 +149,8 @@ def zero_stage(args: Any) -> int | None:
 
 def use_distributed_optimizer(args: Any) -> bool | None:
     """Whether the distributed optimizer is asked for: by its flag or, unless --zero-stage is 0, by some names of
-    --optimizer; False with a flag for fully sharded data parallelism. None: the arguments have no such flag."""
+    --optimizer; False with a flag for fully sharded data parallelism. None: none of these says it, and the arguments
+    have no `use_distributed_optimizer`."""
     if fully_sharded_stage(args) is not None:
         return False
     return True if args.optimizer in SHARING_NAMES and args.zero_stage != 0 else args.use_distributed_optimizer

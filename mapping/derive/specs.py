@@ -10,8 +10,8 @@ from mapping.flags.notations import HUNYUAN, has_spec
 
 def rotary_base(args: Any) -> Any:
     """The base of rotary positions: with Hunyuan's spec 10000 x 1000^(d / (d - 2)), with heads of d channels
-    ("NTK-aware" scaling by alpha = 1000), whatever flags say; else, and where d is unknown or at most 2, --rope-theta,
-    or if that is missing --rotary-base."""
+    ("NTK-aware" scaling by alpha = 1000); without that spec, and where d is unknown or at most 2, --rope-theta, or if
+    that is missing --rotary-base."""
     heads, given = args.num_attention_heads, args.rotary_base if args.rope_theta is None else args.rope_theta
     size = args.kv_channels or (args.hidden_size // heads if args.hidden_size and heads and heads > 0 else None)
     if not has_spec(args, HUNYUAN) or not size or size <= 2:

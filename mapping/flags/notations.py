@@ -48,8 +48,8 @@ def layer_list(text: str) -> list[Any]:
 def dtype(given: Any) -> str:
     """`float32`, `float16` or `bfloat16`, also written as `fp16`, `half` or `torch.bfloat16`.
 
-    Returns `float32`, `float16` or `bfloat16`, also for torch's types, which print so. Raises ValueError for anything
-    else.
+    Returns `float32`, `float16` or `bfloat16` for one of these names, `fp32`, `fp16`, `half` or `bf16`, perhaps behind
+    `torch.`, and for an object that prints so, such as torch's types. Raises ValueError for anything else.
     """
     short = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
     name = str(given).removeprefix("torch.")
@@ -156,7 +156,7 @@ def batch_sizes(text: str) -> list[list[int]]:
     """`0:384 200B:768`: pairs of an amount, with K, M, B or T for thousands, and a size.
 
     Returns the pairs [amount, size], none for an empty text; K, M, B, T are 10^3, 10^6, 10^9, 10^12. Raises ValueError
-    for any other text, OverflowError for an infinite amount.
+    for any other text, OverflowError for an infinite amount before such a letter.
     """
     pairs = (pair.split(":") for pair in text.split())
     return [[_amount(amount), int(size)] for amount, size in pairs]
@@ -194,8 +194,8 @@ SPECS = (
 def spec(text: str) -> str:
     """A spec of bailing, deepseek, gemma2, grok, hunyuan, longcat, mamba, minicpm, minimax, phi35_moe, plm or qwen.
 
-    Returns the text itself, if it is `layer_spec`, `mtp_spec`, or one of SPECS, perhaps behind a path with dots. Raises
-    ValueError for any other.
+    Returns the text itself, if it is `layer_spec`, `mtp_spec`, one of SPECS, or a path with dots that ends in one of
+    SPECS. Raises ValueError for any other.
     """
     if text not in ("layer_spec", "mtp_spec") and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)

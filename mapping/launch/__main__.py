@@ -11,10 +11,10 @@ torch.distributed.run` (or `.launch`): a launch of training by them, by srun one
 many processes, the program and its arguments. With --print the commands up to the first launch run as well; there the
 script is ended.
 
-A program whose file imports PyTorch, Megatron, MindSpeed or DeepSpeed, or that is not there, is replaced by
-examples/gpt/pretrain_gpt.py, whose flags are checked before msrun is started. Exit code: the script's, or msrun's of
-one launch; 0 for one that is only printed or checked; 1 for one that is incomplete, or if there is none; 2 for one that
-training would refuse, and for wrong arguments.
+Without --program, a program whose file imports PyTorch, Megatron, MindSpeed or DeepSpeed, or that is not there, is
+replaced by examples/gpt/pretrain_gpt.py, whose flags are checked before msrun is started. Exit code: the script's, or
+msrun's of one launch; 0 for one that is only printed or checked; 1 for one that is incomplete, or if there is none; 2
+for one that training would refuse, and for wrong arguments.
 """
 
 import argparse

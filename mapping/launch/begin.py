@@ -73,8 +73,9 @@ def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: N
     The code is `UNRESOLVED` for an incomplete launch: it has findings in `unresolved`, a value of a flag of the program
     is missing or empty, the program is no Python file, or `how.program` is not there. It is `REFUSED` where the program
     is `EXAMPLE` (another's flags are not checked), for flags that training would refuse; unless it is only printed,
-    also for files that it would refuse (if it is only checked, not for data that are missing), and for a run that does
-    not fit this host. Else it is 0 for a launch that is only printed or checked, or `start`'s.
+    also for files that it would refuse, and for a run that does not fit this host. If it is only checked, findings of
+    its reading about a flag in `DATA_FLAGS` do not count. Else the code is 0 for a launch that is only printed or
+    checked, or `start`'s.
     """
     unresolved = [*launch.unresolved, *_open_words(launch)]
     notes = [] if unresolved else _choose_program(launch, how.program)

@@ -30,9 +30,9 @@ _PLACEHOLDER = re.compile(r"<[^>]*>")
 
 def run(script: Path, arguments: Sequence[str], how: How) -> int:
     """Run a script by bash, and return its exit code, or the largest code of launches that were not started, if any;
-    UNRESOLVED if it launches nothing; INTERRUPTED after Ctrl-C. A script is not run, and the code is UNRESOLVED, if it
-    names torchrun, deepspeed or srun by a path with bin/, or torch's launcher behind a python that is a path or a
-    variable: no stand-in would take their place.
+    UNRESOLVED if it launches nothing; INTERRUPTED after Ctrl-C. A script is not run, and the code is UNRESOLVED, if
+    outside of comment lines it names torchrun, deepspeed or srun by a path with bin/, or torch's launcher behind a
+    python that is a path or a variable: no stand-in would take their place.
 
     To print only, the script runs until its first launch and is ended there; the code is that of `begin` for it.
     """

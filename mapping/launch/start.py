@@ -29,8 +29,8 @@ def train_iters(command: Sequence[str]) -> int | None:
 
 def show(lines: Iterable[str], total: int | None, output: TextIO) -> None:
     """Show the lines of a run by a `Screen`: on a terminal steps update its last line, and other lines are put above
-    that; elsewhere the lines are written as they are. total: steps of the run; None or 0: taken from the lines, if one
-    says it."""
+    that; elsewhere, and with TERM=dumb, the lines are written as they are. total: steps of the run; None or 0:
+    taken from the lines, if one says it."""
     screen = Screen(output, total)
     for line in lines:
         screen.write(line)

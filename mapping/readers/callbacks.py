@@ -51,8 +51,8 @@ _HOT_EXPERTS = parts(
 
 
 def hot_experts(value: Any, entries: Entries) -> Values | str:
-    """The meaning of the hot-expert callback, which fills no field: demands that its keys of sizes repeat the model's;
-    without keys the reason why it does nothing. Raises ValueError as `parts`."""
+    """The meaning of the hot-expert callback, which fills no field: demands that its keys of sizes repeat the
+    config's; without keys the reason why it does nothing. Raises ValueError as `parts`."""
     return _HOT_EXPERTS(value, entries) if value else "moe_config.hot_expert_num says it"
 
 

@@ -211,11 +211,11 @@ def kind(read: Callable[[str], Any]) -> str:
 
 def world_size_of_environment() -> int | None:
     """The number of processes of this job, as the launcher's environment says (RANK_SIZE, MS_WORKER_NUM or WORLD_SIZE,
-    the first that is not empty); None without these. Raises ConfigError if that is no whole number."""
+    the first that is not empty); None without these. Raises ConfigError if that is no whole number from 0 on."""
     return number_of("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE", default=None)
 
 
 def rank_of_environment() -> int:
     """This process's rank, as the launcher's environment says (RANK_ID, else RANK), 0 without these; -1 for msrun's
-    scheduler, which runs the same script. Raises ConfigError if that is no whole number."""
+    scheduler, which runs the same script. Raises ConfigError if that is no whole number from 0 on."""
     return -1 if is_scheduler() else number_of("RANK_ID", "RANK", default=0)

@@ -94,7 +94,7 @@ def is_layout_of(content: Mapping[str, Any]) -> bool:
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in this layout, and findings about it. A known key without a value, and a
+    """The values of a dictionary in this layout, and findings about it. A key without a value, and a
     switch that asks for what holds without it, give none; a key that stands in several places, under headings and at
     the top, is read in each. source: the name of the dictionary, or of its file, in messages."""
     given: list[Given] = []

@@ -2,7 +2,7 @@
 
 Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b or 1, 1, s, s]; and
 document_starts [b, s]. Of other entries the rows are counted; a tensor of torch is a mistake, and so are lengths that
-are no array.
+are neither an array nor None.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,8 +79,8 @@ class BatchRules:
     def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
         """A sentence for each entry (tokens, labels, position ids) with an id that is negative or not below
         `vocabulary` (position ids: `positions`), in a batch from which a script makes the model's inputs itself. Only a
-        `BatchEntry` of integers is judged. A label may be -100, and any number where the loss mask, of the same shape,
-        is 0."""
+        `BatchEntry` of integers is judged, of 8 or 16 bits as if they were unsigned. A label may be -100, and any
+        number where the loss mask, of the same shape, is 0."""
         entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), BatchEntry)}
         whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
         found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())

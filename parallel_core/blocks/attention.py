@@ -135,9 +135,8 @@ class CoreAttention(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes that FlashAttention keeps for the backward, under "": of queries, keys and values; of each row of
-        scores the maximum and the sum in float32; and of the output where it is not the very tensor that the next
-        linear keeps as its input: where Ulysses sends it on, or where the ring or sinks give it in float32 and layers
-        compute in another type."""
+        scores the maximum and the sum in float32; and of the output where Ulysses sends it on, or where the ring or
+        sinks give it in float32 and layers compute in another type."""
         inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.local_heads(micro_batch.tensor) * 2 * FLOAT32
         in_float32 = micro_batch.context.ring > 1 or self.sinks
@@ -171,7 +170,7 @@ class Attention(Sublayer):
 
     @property
     def rows(self) -> QueryKeyValueRows:
-        """The order of linear_qkv's rows."""
+        """The order of linear_qkv's rows, where it gives queries, keys and values."""
         core = self.core_attention
         return QueryKeyValueRows(core.heads, core.groups, core.query_key_size, self.output_gate)
 

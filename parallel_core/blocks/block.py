@@ -94,8 +94,8 @@ class Block:
         return sum(block.forward_flops(tokens, seq_length) for block in self.submodules().values())
 
     def frozen_flops(self, tokens: int) -> float:
-        """Floating-point operations, of those that `forward_flops` counts, of products with weights of linears and
-        routers that are not trained: for these the backward computes no gradient of the weight."""
+        """Floating-point operations, of those that `forward_flops` counts, of products with the weights of linears and
+        routers that are `frozen`: for these the backward computes no gradient of the weight."""
         return sum(block.frozen_flops(tokens) for block in self.submodules().values())
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:

@@ -1,6 +1,6 @@
-"""The linears whose products have operands of 8 bits with --fp8-simulate, as in Transformer Engine: those of the
-decoder and of multi-token prediction, but for each `GroupedLinear` and layers that --first-last-layers-bf16 leaves out;
-not the embedding, the router and the output layer."""
+"""The `Linear` blocks whose products have operands of 8 bits with --fp8-simulate, as in Transformer Engine: those of
+the decoder and of multi-token prediction, but for each `GroupedLinear` and layers that --first-last-layers-bf16 leaves
+out; not the embedding, the router and the output layer."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,7 @@ _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
 
 def rounded_to_8_bits(block: Kind, config: ModelConfig, path: str) -> Kind:
-    """The part `block` of a model, which stands at `path`, with the configuration's recipe of 8 bits in each linear,
+    """The part `block` of a model, which stands at `path`, with the configuration's recipe of 8 bits in each `Linear`,
     but for a `GroupedLinear` and those of decoder layers that --first-last-layers-bf16 leaves out; the block itself
     without a recipe. Layers of multi-token prediction are not left out, as in Megatron."""
     recipe = config.float8.recipe

@@ -136,8 +136,8 @@ class LatentAttention(Sublayer):
         yield elementwise(joined, joined, 6).within("rotary")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of its parts, and of the rotary key, which all heads use: with sequence parallelism it is
-        gathered, and its gradient is summed over the tensor-parallel ranks."""
+        """The messages of its parts, and of the rotary key, which all heads use: those that sum its gradient over the
+        tensor-parallel ranks and, with sequence parallelism, those that gather it."""
         yield from super().messages(micro_batch)
         for one in micro_batch.enter(self.rotary_size):
             yield one.within("rotary_key")

@@ -14,9 +14,9 @@ from parallel_core.recompute.plan import wrong_settings
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:
     """Findings that depend on the decoder's layers: --recompute-modules that no layer has; lists by stage whose form
-    does not fit the layers, or whose patterns match no part (of collectives: no norm); --no-mp-comm-recompute with
-    attention whose collectives always run again (latent, compressed); and with --fine-grained-activation-offloading
-    qkv_linear among --offload-modules where no layer has it. The last two see no attention in shortcut layers."""
+    does not fit the layers, or whose patterns are malformed or match no part (of collectives: no norm);
+    --no-mp-comm-recompute with attention whose collectives always run again (latent, compressed); and with
+    --fine-grained-activation-offloading qkv_linear among --offload-modules where no layer has it."""
     recompute = config.recompute_config
     is_listed = any(getattr(recompute, name) is not None for name in LISTED)
     of_linears = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules

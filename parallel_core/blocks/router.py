@@ -90,7 +90,7 @@ class Router(Block):
     @property
     def keeps_hidden_states(self) -> bool:
         """Whether it keeps its input as it is given, so that others may share it; not where it converts it
-        (`computes_in`), nor where it is frozen and keeps none."""
+        (`computes_in`), nor where it is frozen and keeps none. Jitter of the input is not considered."""
         return not (self.computes_in or self.frozen)
 
     @classmethod

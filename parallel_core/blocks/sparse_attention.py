@@ -148,11 +148,11 @@ class SparseAttention(CoreAttention):
         return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages of attention and, if it has an indexer of its own, of that and of Ulysses' exchange of its choices,
-        unless it chooses all keys. With the indexer's loss also two kinds that count as the backward's: the gather of
-        attention's keys over the sequence, and for each block of queries (`loss_blocks`) the sum of probabilities over
-        tensor-parallel ranks, whose bytes are the mean over context-parallel ranks; where these have unequal numbers of
-        blocks, as many messages as the rank with most sends."""
+        """Messages of attention and, if it has an indexer of its own, of that and, unless that chooses all keys, of
+        Ulysses' exchange of its choices. With the indexer's loss also two kinds that count as the backward's: the
+        gather of attention's keys over the sequence, and for each block of queries (`loss_blocks`) the sum of
+        probabilities over tensor-parallel ranks, whose bytes are the mean over context-parallel ranks; where these have
+        unequal numbers of blocks, as many messages as the rank with most sends."""
         yield from super().messages(micro_batch)
         if self.indexer is None:
             return

@@ -18,8 +18,8 @@ OUTPUT = "output"
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
     """Whether `place`, from which --load reads, is this folder or a run's checkpoint in it (iter_*, release), links
-    resolved; False for None, and for other folders in it, such as `earlier_1`. A path in it that is not there counts as
-    inside: loading tells of it."""
+    resolved; False for None, and for other folders in it, such as `earlier_1`. A path directly in it that is not there
+    counts as inside: loading tells of it."""
     if place is None:
         return False
     path = Path(place).absolute()
@@ -30,8 +30,8 @@ def is_inside(place: Path | str | None, folder: Path) -> bool:
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
     """The first finding for a run that cannot save into --save as the folder is now: it cannot be written, is itself a
     checkpoint of ours, or an earlier run with which this one does not go on has saved there (`earlier_run`).
-    looks_for_others: also if another process on this machine writes there. There is none without --save, nor for a run
-    that does not train (--skip-train)."""
+    looks_for_others: also if another process that writes there is found (`lock.holder`). There is none without --save,
+    nor for a run that does not train (--skip-train)."""
     checkpoint = config.training_config.checkpoint
     if checkpoint.output_dir is None or config.training_config.skip_train:
         return

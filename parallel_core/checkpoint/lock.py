@@ -34,8 +34,8 @@ class InUse(OSError):
 class Holder:
     """A process that writes into a folder, as its lock file describes it. job: its id in a scheduler or, without
     one, its parent process, in words; machine: the id of its machine and process namespace; start: when the process
-    began, in the kernel's ticks (None: not known); since: when this description was made, local time; token: random,
-    of this holder alone."""
+    began, in the kernel's ticks (None: not known, "": a system without /proc); since: when this description was made,
+    local time; token: random, of this holder alone."""
 
     job: str
     host: str
@@ -119,9 +119,9 @@ class FolderLock:
     def take(self, say: Callable[[str], None]) -> None:
         """Take the lock of the folder, which is made if it is not there; nothing to do if this process holds it.
 
-        Raises `InUse` if another process writes there. If the lock names a process elsewhere, which cannot be asked, or
-        cannot be read, this waits until its file is touched (then `InUse`) or removed, or `SILENCE_SECONDS` have passed
-        without that. say: prints a line for the user.
+        Raises `InUse` if another process writes there. If the lock file cannot be read, or names a process elsewhere,
+        which cannot be asked, this waits until the file is touched (then `InUse`) or removed, or `SILENCE_SECONDS` have
+        passed without that. say: prints a line for the user.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         own = Holder.this()
@@ -148,7 +148,8 @@ class FolderLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether `take` succeeded since the last `release`, and the lock file still names that holder."""
+        """Whether `take` succeeded since the last `release`, and the lock file still names the holder that
+        it named then."""
         return self._taken is not None and read(self.root) == self._taken
 
     def release(self) -> None:

@@ -36,8 +36,8 @@ class Difference(NamedTuple):
 
 
 def differences(one: AllConfig, other: AllConfig) -> list[Difference]:
-    """The settings of the network in which two configurations differ. Those that act in only one of the two are named
-    only if none that acts in both differs."""
+    """The settings of the network that act in both of two configurations and differ; if there are none, those that act
+    in only one of the two and differ."""
     idle = [without_effect(config, OF_NETWORK, at_any_length=True) for config in (one, other)]
     in_both: list[Difference] = []
     in_one: list[Difference] = []

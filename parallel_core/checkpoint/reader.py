@@ -110,9 +110,9 @@ class CheckpointReader:
         return config_for_inference(self.manifest.config)
 
     def settings_problems(self, config: AllConfig) -> list[str]:
-        """Sentences, one for each setting of the network in which `config` and the checkpoint's configuration differ;
-        settings that act in only one of the two are told only if none that acts in both differs. Raises ValueError as
-        the property `config`."""
+        """Sentences, one for each setting of the network that acts both in `config` and in the checkpoint's
+        configuration and differs; if there are none, one for each that acts in only one of the two and differs. Raises
+        ValueError as the property `config`."""
         found = differences(config, self.config)
         return [f"{difference}: the checkpoint {self.directory} has {difference.other}" for difference in found]
 

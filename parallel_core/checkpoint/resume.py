@@ -21,9 +21,10 @@ _MODEL_FIX = "give the flags of the run that saved it (--use-checkpoint-args tak
 
 def resume_findings(config: AllConfig) -> Iterator[Finding]:
     """Findings for differences between a sound configuration and the checkpoint of ours that it loads: settings of the
-    network and shapes of weights, unless --dist-ckpt-strictness lets these differ, and the schedule of a run that goes
-    on. No finding about a checkpoint of another tool, or one whose manifest cannot be read or has settings that this
-    version does not take; none about shapes if the stored ones do not fit the stored settings either."""
+    network, and weights that the checkpoint lacks or has in another shape, unless --dist-ckpt-strictness lets these
+    differ, and the schedule of a run that goes on. No finding about a checkpoint of another tool, or one whose manifest
+    cannot be read or has settings that this version does not take; none about weights if the stored ones do not fit the
+    stored settings either."""
     checkpoint = config.training_config.checkpoint
     reader = _native(config) if checkpoint.load_checkpoint else None
     if reader is None:

@@ -37,9 +37,9 @@ _REMEDY = (
 
 def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: AllConfig) -> list[str]:
     """A sentence for each entry that differs between `then`, the state of the checkpoint's scheduler, and `now`, the
-    state by the flags. Compared are the entries that flags give and that `then` has, but for those that neither
-    schedule reads: by their styles (such as the length of WSD's fall if both decay in other styles), or without a
-    warmup (such as its style).
+    state by the flags. Compared are the entries that both have, without `num_steps` and `lr_warmup_unit`, and without
+    those that neither schedule reads: by their styles (such as the length of WSD's fall if both decay in other styles),
+    or without a warmup (such as its style).
 
     Empty if --override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler says which state counts. If `then`
     has no schedule: one sentence about that alone, even with these flags. Lengths are told in steps, with

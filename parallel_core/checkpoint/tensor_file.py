@@ -33,7 +33,7 @@ _MOST_HEADER = 1 << 30
 @dataclass(frozen=True)
 class FileRecord:
     """Size (in bytes) and checksums (CRC-32) of a file as it was written. The checksums are by name of a tensor, that
-    of the header under ""."""
+    of the header (.ckpt: of all bytes that are no values) under ""."""
 
     size: int
     """Size of the file in bytes."""

@@ -23,8 +23,8 @@ _OWN = ("training_config.output_dir",)
 
 class ComparedRun:
     """A run to compare, read from `folder`: an output folder, or a case recorded of Megatron (with curve.json). Its
-    steps are counted from 1. `settings` (the configuration) and `environment` are tables of path -> text, empty where
-    the folder does not have them. Raises OSError or ValueError for a file that cannot be read."""
+    steps are counted from 1. `settings` (the configuration) and `environment` are tables of path -> text; of an output
+    folder that lacks them they are empty. Raises OSError or ValueError for a file that cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -37,8 +37,8 @@ _gathered: ContextVar[list[Finding] | None] = ContextVar("gathered", default=Non
 
 @contextmanager
 def gather_findings() -> Iterator[list[Finding]]:
-    """Gather findings: inside this block configs do not raise, but add what is wrong with them to the list that it
-    yields."""
+    """Gather findings: inside this block configs raise no `ConfigError`, but add what is wrong with them to the list
+    that it yields."""
     findings: list[Finding] = []
     token = _gathered.set(findings)
     try:

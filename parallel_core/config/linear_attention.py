@@ -26,8 +26,8 @@ class LinearAttentionConfig(Config):
 
     def is_linear(self, layer: int) -> bool:
         """Whether the layer of this global number, from 0, keeps a state instead of attention, in a model whose
-        --experimental-attention-variant is a mixer that keeps one. Layers beyond the end of a list of
-        --linear-attention-freq are as its last (IndexError for an empty list); without that flag all keep one."""
+        --experimental-attention-variant is a mixer that keeps one. Without --linear-attention-freq all do; layers
+        beyond the end of a list of it are as its last (IndexError for an empty list)."""
         frequency = self.linear_attention_freq
         if isinstance(frequency, list):
             return bool(frequency[min(layer, len(frequency) - 1)])

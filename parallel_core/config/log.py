@@ -77,8 +77,8 @@ class LogConfig(Config):
             yield Finding("--wandb-project", self.wandb_project, "needs a name of the run", "add --wandb-exp-name")
 
     def writers(self, output: str) -> list[WriterPlan]:
-        """The back ends that the options ask to write curves to. output: the directory of the run's files, for those
-        that have no folder of their own."""
+        """The back ends that the options ask to write curves to. output: the directory of the run's files, in which
+        SwanLab's are and, without --wandb-save-dir, those of Weights & Biases."""
         plans = []
         if self.tensorboard_dir:
             options = {"log_dir": self.tensorboard_dir, "queue_size": self.tensorboard_queue_size}

@@ -316,8 +316,8 @@ class ModelConfig(Config):
 
     @property
     def rotating_share(self) -> float:
-        """The share of a head's channels, or of latent attention's positional ones, that rotate: --rotary-percent, but
-        1 for latent attention whose positions are stretched (`rope_scaling.type` is not None)."""
+        """Share of a head's channels, or of latent attention's positional ones, that rotate: --rotary-percent, but 1 in
+        latent attention with a `rope_scaling.type`. Not for compressed attention, whose positional ones all rotate."""
         stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
         return 1.0 if stretched else self.rotary_percent
 

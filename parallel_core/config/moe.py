@@ -214,8 +214,8 @@ class MoEConfig(Config):
         return {kind: weight for kind, weight in pairs if kind in BALANCING_LOSSES and weight}
 
     def has_experts(self, layer: int) -> bool:
-        """Whether --num-experts and --moe-layer-freq give experts to the layer of this global number, from 0. Raises
-        IndexError beyond the end of a list."""
+        """Whether --num-experts and --moe-layer-freq give experts to the layer of this global number, from 0. With
+        --num-experts, raises IndexError beyond the end of a list."""
         if self.num_experts is None:
             return False
         pattern = self.moe_layer_freq

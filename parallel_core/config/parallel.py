@@ -127,8 +127,8 @@ class ParallelConfig(Config):
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether a process computes on a CPU: by the device that was found or asked for; without either, on a host
-        without an Ascend."""
+        """Whether a process computes on a CPU: by the device that was found or asked for; without either, if
+        the host has no Ascend and MS_SIMULATION_LEVEL is not set."""
         return is_on_cpu(self.found_device or self.device_target)
 
     @property

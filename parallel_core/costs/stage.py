@@ -149,8 +149,8 @@ class StagePlan:
 
     @cached_property
     def shape(self) -> list[Chunk]:
-        """The chunks with 0 in the place of each decoder layer's number, so that stages with equal layers have equal
-        ones; with sparse attention blocks keep the number of the layer that chose the keys, and may differ by it."""
+        """The chunks with 0 in the place of each decoder layer's number, to find stages that are alike; with sparse
+        attention, blocks keep the number of the layer that chose the keys, and may differ by it."""
         return [_without_numbers(chunk) for chunk in self.chunks]
 
 

@@ -31,10 +31,10 @@ class Length(NamedTuple):
 
 def length_of_training(values: Mapping[str, Any], samples: int | None = None) -> Length:
     """The length of a training of --num_train_epochs. Empty if that is not given or not above 0, or depends on an
-    option that was refused (`Unknown`); with --train-iters or --train-samples only the reason why it does nothing. A
-    finding alone if counting the samples fails (ValueError, OSError), if named data have no samples or an unknown
-    number and --max_train_samples is not given, or if the length is less than one iteration. Empty, too, if counting
-    finds no number and neither data for training nor --max_train_samples is named: a script may bring data.
+    option that was refused (`Unknown`); with --train-iters or --train-samples above 0 only the reason why it does
+    nothing. A finding alone if counting the samples fails (ValueError, OSError), if named data have no samples or an
+    unknown number and --max_train_samples is not given, or if the length is less than one iteration. Empty, too, if
+    counting finds no number and neither data for training nor --max_train_samples is named: a script may bring data.
 
     values: path of an option -> its value. samples: the number of one epoch's samples; None or 0: it is counted in the
     data files."""

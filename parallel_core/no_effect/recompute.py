@@ -58,8 +58,8 @@ def _is_same_without(name: str) -> Callable[[AllConfig], bool]:
 
 
 def beyond_the_stages(config: AllConfig) -> Iterator[str]:
-    """A sentence for each number in a list by stage, also one for some modules, that exceeds the layers of its stage or
-    chunk; of the options `LISTED`. The config must have no findings."""
+    """For the options `LISTED`, a sentence for each number in a list by stage that exceeds the layers of its stage or
+    chunk; lists that are for some modules alone count, too. The config must have no findings."""
     counts = chunk_counts(config.model_config.num_layers, config.parallel_config)
     for name in LISTED:
         path = path_of(f"recompute_config.{name}")

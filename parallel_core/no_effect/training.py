@@ -1,5 +1,5 @@
 """Options without effect (`ROWS`): options of the loop, data, checkpoints, logs, profiles, precision, the optimizer and
-adapters that change nothing under other settings, with the condition and the reason."""
+adapters that change nothing under certain settings, with the condition and the reason."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.dataset import InstructionConfig

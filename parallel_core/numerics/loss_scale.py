@@ -172,8 +172,8 @@ class AdaptiveLossScaler(LossScaler):
     the scale by `factor`, a fall divides it and leaves at least 1 (a scale below 1 stays as it is); every overflow
     counts as a fall. scale_window: the first window, in steps; iteration, last_change, rises, falls, level: the state.
 
-    Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0. Without a
-    given level it warns of a scale_window that is not among the windows, and begins with the shortest.
+    Named AdaptiveLossScaleUpdateCell in MindFormers. Raises ValueError unless max_window > min_window > 0. If no level
+    is given and scale_window is not among the windows, it warns, and begins with the shortest.
     """
 
     scale: float

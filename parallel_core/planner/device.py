@@ -92,11 +92,11 @@ class Calibration:
 class Device:
     """A kind of device, and of nodes with one or more of them: peaks in FLOP/s by type, bytes and bytes a second of its
     memory, links, and the calibration. reserved_bytes: of the memory those that the runtime keeps; engine: the program
-    that is assumed to run there, "megatron" or "pynative"; fuses_attention: whether attention keeps no matrix of scores
-    even without --use-flash-attn; assumed: keys of the calibration that nobody has measured; is_mesh: whether each two
-    devices of a node have a link of their own; cores: cores of a node that ranks share, 0: each device has its own
-    processor; messages, by_size: tables measured of messages by bytes, and of products and attention by tokens, empty
-    where nobody measured."""
+    that is assumed to run there, "megatron" or "pynative"; fuses_attention: whether attention of "megatron" keeps no
+    matrix of scores even without --use-flash-attn; assumed: keys of the calibration that nobody has measured; is_mesh:
+    whether each two devices of a node have a link of their own; cores: cores of a node that ranks share, 0: each device
+    has its own processor; messages, by_size: tables measured of messages by bytes, and of products and attention by
+    tokens, empty where nobody measured."""
 
     names: tuple[str, ...]
     memory_bytes: float

@@ -24,7 +24,7 @@ DEVICES = {True: "CPU", False: "Ascend-910B"}
 
 @dataclass(frozen=True)
 class Beyond:
-    """Options that do not make training here faster, but other programs. products_in: the type of the inputs of
+    """Options that make other programs faster, but not training here. products_in: the type of the inputs of
     products, if it is not the one that layers compute in; overlaps_tensor: whether --tp-comm-overlap was given."""
 
     products_in: str = ""

@@ -114,7 +114,8 @@ def draw(plan: Plan, path: Path, subject: str = "step") -> None:
 
 
 def step_svg(plan: Plan) -> str:
-    """The timeline of all stages' computations in a step with few micro-batches as the text of an SVG document."""
+    """The timeline of all stages' computations as the text of an SVG document; it may have fewer micro-batches than a
+    step."""
     return pictures.svg(plan.step.timeline, f"{plan.step.total:.4g} s on {plan.device.name}, as predicted")
 
 
@@ -122,9 +123,9 @@ PICTURES = {"step": step_svg, "memory": memory_svg, "ranks": ranks_svg}
 
 
 def spans(plan: Plan) -> Iterator[Span]:
-    """The spans of a trace for the first rank of each stage: the computations of the timeline, which has few
-    micro-batches, and the waits before, between and after them, then the step's exposed data-parallel messages and
-    update."""
+    """The spans of a trace for the first rank of each stage: the computations of the timeline, which may have
+    fewer micro-batches than a step, and the waits before, between and after them, then the step's exposed data-parallel
+    messages and update."""
     firsts = plan.placement.topology.group("pp", 0)
     end = float(plan.step.timeline.length)
     for stage, computed in enumerate(plan.step.timeline.spans):

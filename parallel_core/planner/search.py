@@ -1,4 +1,5 @@
-"""The fastest layouts that fit: candidates in the order of a lower bound, until none can be better than those found."""
+"""The fastest layouts that fit: candidates in the order of a low estimate of their time, until no further
+estimate is below the times found."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,9 +66,10 @@ class WholeModel:
 class Bound:
     """A low estimate of the seconds of a step, and of the bytes, of any layout of a job: the passes with layers spread
     evenly over the stages, and the pipeline's bubble. Uneven layers, messages between stages, those of data parallelism
-    and the update are left out; still a plan may be faster, as where ranks beside idle cores are (`Calibration.alone`),
-    or messages of experts travel while a pass beside them computes. given: the job's plan in the layout of its flags;
-    whole: a function from a layout to the whole model on one stage, None where that cannot be built."""
+    and the update are left out; still a plan may be faster, as where ranks compute beside idle cores
+    (`Calibration.alone`), or messages of experts travel while a pass beside them computes. given: the job's plan in the
+    layout of its flags; whole: a function from a layout to the whole model on one stage, None where that cannot be
+    built."""
 
     given: Plan
     """The plan of the job in whatever layout its flags give."""

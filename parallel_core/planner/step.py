@@ -87,9 +87,9 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class StepTime(Prediction):
-    """Seconds of one training step by part, of messages only those that no computation hides (the others: `hidden`).
-    work, saved, stretch: of each stage, the seconds of its work, those that pairs save (taken off `work`), and the
-    factor for shared cores that both contain; slowest: the stage with the most work."""
+    """Seconds of one training step by part, of messages only those that no computation hides (`hidden`: the hidden
+    ones, without the pipeline's). work, saved, stretch: of each stage, the seconds of its work, those that pairs save
+    (taken off `work`), and the factor for shared cores that both contain; slowest: the stage with the most work."""
 
     hidden: dict[str, float]
     """Part -> seconds of messages that are overlapped with computation, in none of `parts`."""
@@ -129,8 +129,8 @@ class StepTime(Prediction):
 
     @property
     def bubble_fraction(self) -> float:
-        """The part of the pipeline's time (without data parallelism's messages and the update) in which its slowest
-        stage waits for others' computation, not for messages alone."""
+        """The part of the pipeline's time (without the update and data parallelism's messages behind the passes) in
+        which its slowest stage waits for others' computation, not for messages alone."""
         whole = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE]
         return self.parts["bubble"] / whole if whole else 0.0
 

@@ -153,9 +153,9 @@ class ChunkRecompute:
 @dataclass(frozen=True)
 class RecomputePlan:
     """Tables [chunk][stage] of numbers of layers, the first ones of a chunk: all there are (`counts`); those that run
-    again whole (`full`); by modules' pattern or name, those in which the modules (`select`, `flagged`), or only their
-    collectives (`communication`), run again, or are left out of that (`..._exclude`). group_size, slices_inputs: as in
-    `ChunkRecompute`; runs_collectives_again: False with --no-mp-comm-recompute."""
+    again whole (`full`); by pattern or name, those in which modules run again (`select`, `flagged`), and those whose
+    second run gathers norms' outputs even if not `runs_collectives_again` (--no-mp-comm-recompute; `communication`);
+    `..._exclude`: exceptions from these. group_size, slices_inputs: as in `ChunkRecompute`."""
 
     counts: Table
     full: Table
@@ -166,7 +166,7 @@ class RecomputePlan:
     flagged: dict[str, Table]
     """Value of --recompute-modules -> the number of layers in which that module is recomputed."""
     communication: dict[str, Table]
-    """Pattern of modules whose tensor-parallel collectives are run again -> the number of layers in which they are."""
+    """Pattern of norms -> the number of layers whose second run gathers their outputs with --no-mp-comm-recompute."""
     select_exclude: dict[str, Table]
     communication_exclude: dict[str, Table]
     """Pattern -> the number of layers in which modules are left out of `communication`; `select_exclude`: of `full`,
@@ -317,8 +317,8 @@ def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table)
 def wrong_settings(
     settings: RecomputeSettings, counts: Table, flags: dict[str, str], there: LayerParts
 ) -> Iterator[Finding]:
-    """Findings about MindFormers' settings that do not fit `counts` [chunk][stage] layers, or whose patterns match no
-    part (of collectives: no norm) or are malformed. flags: setting -> the user's name; there: the model's parts."""
+    """Findings about MindFormers' settings that `tables` refuses for `counts` [chunk][stage], or whose patterns match
+    no part (of collectives: no norm) or are malformed. flags: setting -> the user's name; there: the model's parts."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)
         try:

@@ -35,10 +35,10 @@ Order = Sequence[Sequence[Compute]]
 
 class Way(NamedTuple):
     """The rule by which a stage that waits runs a gradient of weights: if the wait lasts at least `parts` of the
-    gradient's duration; with `longest` also in a shorter wait that makes the stage the one that has waited most, in a
-    simulation of an order that was simulated before by the waits of both. Of either's two values the first is for waits
-    before forwards, the second for waits before backwards. backwards_first: whether in each round of the simulation
-    stages whose turn is a backward go first."""
+    gradient's duration; with `longest` also in a shorter wait that makes the stage the one that has waited most and,
+    where the order was simulated before, its waits in both simulations together longer than any stage's in the one
+    before. Of either's two values the first is for waits before forwards, the second for waits before backwards.
+    backwards_first: whether in each round of the simulation stages whose turn is a backward go first."""
 
     longest: tuple[bool, bool] = (False, False)
     """Whether a stage may run a gradient of weights that takes longer than the wait, where the wait makes it the stage

@@ -56,7 +56,7 @@ def _label_width(timeline: Timeline) -> int:
 
 
 def columns(timeline: Timeline) -> int:
-    """The number of characters of a row of `text` behind the stage's name, with the blanks that are cut at its end."""
+    """The number of characters that a row of `text` has for ticks, with the blanks that are cut at its end."""
     return int(timeline.length / _tick(timeline)) * _label_width(timeline)
 
 

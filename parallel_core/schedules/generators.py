@@ -57,8 +57,8 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
 def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
     """1F1B: one forward, one backward (Narayanan et al., "PipeDream", 2019): Megatron's without virtual stages.
 
-    Stage i of p first runs p-1-i forwards, then alternates, then drains: at most p-i micro-batches are in flight on it.
-    Raises AssertionError for several chunks. group_size: not read.
+    Stage i of p first runs p-1-i forwards (all, if there are fewer), then alternates, then drains: at most p-i
+    micro-batches are in flight on it. Raises AssertionError for several chunks. group_size: not read.
     """
     assert chunks == 1, f"1F1B has one chunk on a stage, not {chunks}: use interleaved"
     forwards = [Forward(m) for m in range(micro_batches)]
@@ -154,8 +154,8 @@ def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
     more, where forward, input gradient and weight gradient are of one length and messages take no time, there is no
     bubble but the time until the last stage's first input is there.
 
-    Stage i runs 2(p-1-i) forwards first, twice as many as in 1F1B, and puts weight gradients off by 2i micro-batches.
-    Raises AssertionError for several chunks. group_size: not read.
+    Stage i runs 2(p-1-i) forwards first (all, if there are fewer), twice as many as in 1F1B, and puts weight gradients
+    off by 2i micro-batches. Raises AssertionError for several chunks. group_size: not read.
     """
     lines = _ahead(stages, micro_batches, chunks, [2 * (stages - stage) - 1 for stage in range(stages)])
     return [_with_weight_gradients(line, 2 * stage, micro_batches) for stage, line in enumerate(lines)]

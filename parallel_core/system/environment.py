@@ -56,7 +56,7 @@ def is_scheduler() -> bool:
 
 def number_of(*names: str, default: Default) -> int | Default:
     """The whole number, at least 0, in the first of these environment variables that is neither missing nor empty;
-    `default` without one. Raises ConfigError if its text is none."""
+    `default` without one. Raises ConfigError if its text is no such number."""
     name = next((name for name in names if os.environ.get(name)), "")
     if not name:
         return default

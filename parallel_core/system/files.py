@@ -50,7 +50,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
     """The path of the file that a checkpoint calls `name`, inside `folder`; it need not exist. Raises ValueError for a
     name that might lead elsewhere: an absolute one, "", ".", one with a part "..", a backslash or NUL and, unless
-    `links`, one that is a link or goes through one."""
+    `links`, one that is a link or goes through one. Raises OSError for a name too long for the file system."""
     parts = PurePosixPath(name).parts
     if not parts or "\\" in name or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts:
         raise ValueError(f"{folder}: names the file {name!r}, which does not lie in it; nothing of it was read")

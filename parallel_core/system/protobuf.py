@@ -12,8 +12,8 @@ _VARINT, _BYTES = 0, 2
 def fields(data: Any, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """(field number, first byte of its content, last byte + 1) of each entry of the message at data[start:stop]; of an
     entry that is an integer (varint), (field number, its value, 0). Raises ValueError for an unknown wire type, groups
-    among them, an integer of more than ten bytes, and content other than an integer that reaches beyond `stop`;
-    IndexError where `data` ends inside an integer."""
+    among them, an integer of more than ten bytes, and content beyond `stop` that is no integer; IndexError where
+    `data` ends inside an integer."""
     while start < stop:
         key, start = _number(data, start)
         field, kind = key >> 3, key & 7

@@ -92,7 +92,7 @@ class RandomTokens:
 
 def connect_as(config: AllConfig) -> None:
     """Lay the process groups of a configuration over the connection that an earlier training of this process has made,
-    and set its seed. Does nothing without an earlier one: then `pretrain` does both."""
+    and set the configuration's seed. Does nothing without an earlier one: then `pretrain` does both."""
     if not parallel_state.model_parallel_is_initialized():
         return
     backend = parallel_state.get_backend()

@@ -32,8 +32,9 @@ def connect(
     `address` is a short text that the ranks of the job share and no other job on this host has, or `tcp://HOST:PORT` of
     rank 0 if ranks may live on several hosts. Raises ValueError for another backend than "shared_memory" and "native",
     for "native" without an Ascend, and on CPUs for a rank, size or address that cannot be right or clashes with another
-    rank's, and for more than 200 ranks on a host; on CPUs PeerLost (or its subclass PeerLate) if a rank does not come
-    within `timeout_minutes`, or ends meanwhile.
+    rank's (an address too long for a Unix socket's name is a ValueError on rank 0, an OSError on the others), and for
+    more than 200 ranks on a host; on CPUs PeerLost (or its subclass PeerLate) if a rank does not come within
+    `timeout_minutes`, or ends meanwhile.
     """
     if backend not in BACKENDS:
         raise ValueError(f"--collectives {backend}: choose from {', '.join(BACKENDS)}")

@@ -23,8 +23,9 @@ from pynative.collectives.wire.waiting import Waiter
 
 class SharedMemoryBackend(Backend):
     """The backend of ranks on CPUs. It meets the other ranks when constructed, and raises PeerLate or PeerLost if they
-    do not all come, ValueError for an address that cannot be right, for ranks or jobs that clash, and for too many
-    ranks on one host. Data passes through memory that all ranks of a host map, and over TCP between hosts."""
+    do not all come, ValueError for an address that cannot be right (on ranks above 0 OSError for a name too long for a
+    Unix socket), for ranks or jobs that clash, and for too many ranks on one host. Data passes through memory that all
+    ranks of a host map, and over TCP between hosts."""
 
     def __init__(self, address: Address):
         self.rank = address.rank

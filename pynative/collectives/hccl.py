@@ -43,7 +43,7 @@ class Launched(Handle):
 
 
 class Launcher:
-    """HCCL's counterpart of `engine.Engine`: the operations that it is given are launched already, so nothing is
+    """HCCL's counterpart of `engine.Engine`: an operation is launched by the time that `issue` returns, so nothing is
     outstanding here. last: the label of the operation that was issued last; None: there was none."""
 
     last: object = None

@@ -30,9 +30,9 @@ class Inside(NamedTuple):
 class Count:
     """Calls of an operation by this rank in groups of several, the bytes that it sends in them by the formulas in
     `TRAFFIC`, and the seconds of its time that are counted for them: on CPUs of issue, `wait` (waiting included) and
-    `Backend.progress`; with HCCL next to none, because the launch is over before the count begins. intervals: issue and
-    end of calls, on CPUs alone; stays: the stretches of time counted; both since the trace keeps intervals, None if it
-    keeps none."""
+    `Backend.progress`; with HCCL of the launch, for messages of `batch_send_recv` next to none, since they are launched
+    before. intervals: issue and end of calls, on CPUs alone; stays: the stretches of time counted; both since the trace
+    keeps intervals, None if it keeps none."""
 
     calls: int = 0
     bytes: int = 0

@@ -74,7 +74,7 @@ class NonFiniteGradients(FloatingPointError):
 class ParamAndGradBucket:
     """Parameters whose gradients are summed over the replicas together.
 
-    The sum is started once after each `empty_gradients`; a subclass may do it in every micro-batch.
+    The sum is started at most once after each `empty_gradients`; a subclass may do it in every micro-batch.
     gradients, parameters: the buffer's memory, by the plan's addresses. reductions: the collectives that, one after the
     other, sum over the replicas; gathers: those that make the parameters whole after an update. sent_as: the type in
     which gradients are sent, if it is not their own.

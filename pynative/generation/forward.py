@@ -28,10 +28,10 @@ Texts = Sequence[Sequence[int]]
 class Forward:
     """Forwards of a model over a batch of texts that grow by at most a token each time.
 
-    With a cache the first forward is of whole texts and later ones are of the new tokens alone, as long as no text is
-    longer than `longest` or the model's sequence; where the longest text's length changes the rotary frequencies, one
-    is of whole texts again. Beyond these lengths, and without a cache, each is of every text's last tokens, at most as
-    many as the model's sequence has.
+    With a cache the first forward is of whole texts and later ones are of each text's last token alone, as long as no
+    text is longer than `longest` or the model's sequence; where the longest text's length changes the rotary
+    frequencies, one is of whole texts again. Beyond these lengths, and without a cache, each is of every text's last
+    tokens, at most as many as the model's sequence has.
 
     Args:
         model: a GPTModel, or this stage of one.

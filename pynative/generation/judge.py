@@ -35,7 +35,8 @@ class Judge:
     """A model whose answers to questions are compared with given ones.
 
     Args:
-        ends: ids that end an answer: of both answers the part before the first such id is compared. With an empty set
+        ends: ids that end an answer: of both answers the part before the first such id is compared, of the generated
+            one at most one token more than the longest given answer of those computed with it has. With an empty set
             the first generated tokens, as many as the given answer has, are compared with it.
 
     A match is exact if the token ids are the same, or if the decoded texts are after white space around them is cut.

@@ -168,8 +168,9 @@ def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Ch
 
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
     """The ids that end a text: the tokenizer's end of document, and those in the generation_config.json of `folder` and
-    in that of the tokenizer's folder, where there are such files; empty if `config` names no tokenizer. Raises
-    ValueError for such a file that is no JSON object, OSError for one that cannot be read."""
+    in that of the folder that is the configuration's `tokenizer_model`, where there are such files; empty if `config`
+    names no tokenizer. Raises ValueError for such a file that is no JSON object, OSError for one that cannot be
+    read."""
     data = config.dataset_config
     if not data.tokenizer_type:
         return frozenset()

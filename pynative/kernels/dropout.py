@@ -65,8 +65,8 @@ class Dropout:
     """Positions of the first axis in the sequence, in its order; None or no range: 0 to s - 1."""
 
     def mask(self, shape: tuple[int, ...]) -> Array:
-        """The mask of a tensor of this shape, float32: 0 where dropped, else 1 / (1 - rate). Raises ValueError as
-        `rows`."""
+        """The mask of a tensor of this shape, float32: 0 where dropped, else 1 / (1 - rate), the rate rounded as by
+        `quantized_rate`. Raises ValueError as `rows`."""
         return self.rows(shape, 0, math.prod(shape[:-1])).reshape(shape)
 
     def rows(self, shape: tuple[int, ...], start: int, stop: int) -> Array:

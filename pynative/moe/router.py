@@ -75,14 +75,15 @@ def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
 
 class Routing(NamedTuple):
     """The experts of each of a rank's T tokens, k choices each (`experts`, -1: none), and the weights of their results
-    (`probs`), both [T, k]. capacity: the number of rows to which each expert is padded; None: no padding."""
+    (`probs`), both [T, k]. capacity: the rank's rows for each expert are padded to at most this many; None: not padded.
+    """
 
     probs: Tensor
     """[T, k] float32, on the tape: the weight of each choice's result; 0 where it was dropped."""
     experts: Tensor
     """[T, k] int32, global numbers of experts; -1 for none, as where a choice was dropped."""
     capacity: int | Array | None = None
-    """The number of this rank's rows to which each expert (int: every one, or int64 [E]) is padded; None: none is."""
+    """This rank's rows for each expert are padded to at most this many (int: each, or int64 [E]); None: no padding."""
 
     @classmethod
     def of_dense(cls, probs: Tensor, routing_map: Tensor) -> Routing:

@@ -104,8 +104,9 @@ def save_routing(path: str | Path, texts: Sequence[Sequence[int]], experts: Sequ
 
 
 class ReplayedTexts:
-    """A data set of the texts in a file of `save_routing`, with their tokens' experts: each text, without its last
-    token, which is only a label, is cut or padded to a sample of seq_length tokens.
+    """A data set of the texts in a file of `save_routing`, with their tokens' experts. Of each text the first
+    seq_length + 1 tokens are taken; all of these but the last, which is only a label, are padded to a sample of
+    seq_length tokens.
 
     The router chooses for padding, and for tokens of which no expert was recorded (-1).
     """

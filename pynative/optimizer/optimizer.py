@@ -44,12 +44,12 @@ def get_optimizer(
     """The optimizer that --optimizer names, over a model's buffers.
 
     Scripts of MindSpeed-Core-MS pass (optimizer_config, training_config, params or network) instead; the buffers are
-    then those of these parameters, which `get_model` has named. params may be the groups of `set_weight_decay`,
-    of which only the parameters are read. With return_instance False the optimizer's class is returned, and nothing is
-    made. Loss scaler and offload of states are those of the training_config; with ready buffers there are none. Raises
-    ValueError if a training_config comes with neither params nor network, or if a rule for some parameters alone (Muon)
-    finds none in the model; with a training_config also as `ParamAndGradBuffers.of` and `allocate_states`. All ranks of
-    a model call this.
+    then those of these parameters, which `get_model` has named. params may be the groups of `set_weight_decay`, of
+    which only the parameters are read. With return_instance False the optimizer's class is returned, and nothing is
+    made or checked. Loss scaler and offload of states are those of the training_config; with ready buffers there are
+    none. Raises ValueError if a training_config comes with neither params nor network, or if a rule for some parameters
+    alone (Muon) finds none in the model; with a training_config also as `ParamAndGradBuffers.of` and `allocate_states`.
+    All ranks of a model call this.
     """
     if not return_instance:
         return FlatOptimizer

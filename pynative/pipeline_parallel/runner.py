@@ -70,9 +70,9 @@ def run(
 
     `compute(entry, received tensors)`, for an entry that is one computation or a pair, takes for each the tensor that
     it needs or None, and returns a result for each: of a forward the hidden states for the next chunk, of a backward
-    the gradient for the chunk before, any value if no other computation needs it. An arriving tensor is waited for when
-    the action that needs it runs. channel: sends and receives the tensors of each exchange. timers: measure
-    computations, and the waits for tensors from other stages.
+    the gradient for the chunk before, any value if no other computation needs it. A tensor that is still under way is
+    waited for when the action that needs it runs. channel: sends and receives the tensors of each exchange. timers:
+    measure computations, and the waits for tensors from other stages.
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}

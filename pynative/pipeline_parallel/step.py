@@ -53,8 +53,8 @@ class GlobalLoss(NamedTuple):
 class PipelineStep:
     """Runs the configuration's schedule over this rank's chunks (`model`) and sums the losses over the job.
 
-    loss_scaler: its scale multiplies the gradients from which backwards start; None: they are not scaled. timers:
-    measure training steps.
+    loss_scaler: its scale multiplies the gradients from which backwards start; None: the scale is 1. timers: measure
+    training steps.
     """
 
     def __init__(

@@ -37,8 +37,8 @@ def choose(asked: str | None) -> Choice:
 
     msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; without `asked`
     it takes an Ascend if the host has one, else the CPU. So on a host with an Ascend a script that sets the CPU needs
-    the flag, too. Raises ValueError, not in the scheduler, if MindSpore's context has a device other than `asked` and
-    other than the one that it had when this module was imported.
+    the flag, too. Raises ValueError, not in the scheduler, if `asked` is given and MindSpore's context has a device
+    that is neither `asked` nor the one that it had when this module was imported.
     """
     if collectives.is_scheduler():
         return Choice(asked or ("Ascend" if has_ascend() else "CPU"))

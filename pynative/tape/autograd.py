@@ -56,8 +56,8 @@ class Moved(Function):
     """`apply(*xs, move, transpose)`: the function `move` of the tensors xs forward, `transpose` of the output's
     gradients backward: of a linear function its transpose, of a collective the conjugate one.
 
-    Both functions take one tensor or several and return one or a tuple, and no tensor is kept for the backward besides
-    what the functions refer to.
+    Both functions take one tensor or several and return one or a tuple (`transpose`: with None for a gradient that x
+    does not get), and no tensor is kept for the backward besides what the functions refer to.
     """
 
     def forward(ctx: Any, *inputs: Any) -> Any:

@@ -160,7 +160,7 @@ class LayerEvents:
     def leave(self, cell: Observable, result: Any) -> Any:
         """Tell that a cell's forward is over. Returns its result; if the tape records and somebody listens to
         "before_backward", a tensor, or the tensors of a tuple, that have a gradient come through an identity that tells
-        when these gradients have come."""
+        when these gradients have come. Parameters do not."""
         if self._on_result is not None:
             self._on_result(cell, result)
         if autograd.is_recording() and self._observers["before_backward"]:

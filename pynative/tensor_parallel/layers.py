@@ -216,7 +216,7 @@ class ColumnParallelLinear(ParallelLinear):
     def construct(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o/t], or [s, b, o] when gathered; the bias
         [o/t], if there is one and it was not added, else None). weight [o/t, i]: used instead of the layer's own; a
-        layer with skip_weight_param_allocation has none, and raises ValueError without this one."""
+        layer that has none (skip_weight_param_allocation) raises ValueError without this one."""
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")

@@ -69,7 +69,7 @@ class ColumnParallelLoRA(_WithAdapter, ColumnParallelLinear):
     """`ColumnParallelLinear` with frozen weight and bias, plus a trained adapter, (lora_alpha / lora_rank)
     B(A(dropout(x))): A [lora_rank, i] is whole on every rank, B [o, lora_rank] cut as the output features are.
 
-    Args besides those of `ColumnParallelLinear`, whose `block` may have no adapter yet (ValueError): lora_rank (8),
+    Args besides those of `ColumnParallelLinear`, whose `block` must have no adapter (else ValueError): lora_rank (8),
     lora_alpha (32), lora_dropout, a probability (0), lora_a_init and lora_b_init, the initial values of A ("normal")
     and B ("zeros").
     """
@@ -79,7 +79,7 @@ class RowParallelLoRA(_WithAdapter, RowParallelLinear):
     """`RowParallelLinear` with frozen weight and bias, plus a trained adapter, (lora_alpha / lora_rank)
     B(A(dropout(x))): A [lora_rank, i] is cut as the input features are, B [o, lora_rank] whole on every rank.
 
-    Args besides those of `RowParallelLinear`, whose `block` may have no adapter yet (ValueError): lora_rank (8),
+    Args besides those of `RowParallelLinear`, whose `block` must have no adapter (else ValueError): lora_rank (8),
     lora_alpha (32), lora_dropout, a probability (0), lora_a_init and lora_b_init, the initial values of A ("normal")
     and B ("zeros").
     """

@@ -153,8 +153,8 @@ class Boundary:
         return Boundary(self.group, _keep, _keep, self.sequence.gathered, self.context_rank)
 
     def keeping(self) -> "Boundary":
-        """The same edge, but for a forward move within a recomputed part: its result is kept, and the part's second run
-        takes it in place of a second move. Asynchronous moves are made again."""
+        """The same edge, but for a forward move within a part that runs again, other than by `drop_output`: its result
+        is kept, and the part's second run takes it in place of a second move. Asynchronous moves are made again."""
         enter = self.enter if self.enter is _keep else _kept(self.enter)
         return replace(self, enter=enter, leave=self.leave if self.leave is _keep else _kept(self.leave))
 
@@ -165,8 +165,8 @@ class Boundary:
         return self.sequence.tensor > 1
 
     def positions(self, length: int) -> Ranges:
-        """The global positions of this rank's hidden states [length, b, h] as they lie outside of the tensor-parallel
-        region: with --sequence-parallel those of its shard of `length` tokens."""
+        """The global positions of this rank's hidden states [length, b, h] as they lie outside of the boundary: with
+        --sequence-parallel, unless the boundary is `inside`, those of its shard of `length` tokens."""
         return self.sequence.positions(length, self.context_rank, self.group.rank)
 
     def entered(self, x: Tensor) -> Tensor:
@@ -179,6 +179,6 @@ class Boundary:
         return _apply(y, self.group, self.leave, self.enter)
 
     def scatter(self, x: Tensor) -> Tensor:
-        """x [s, b, h], equal on all ranks -> as it lies outside: with --sequence-parallel this rank's shard of the
-        sequence, else x itself."""
+        """x [s, b, h], equal on all ranks -> as it lies outside: with --sequence-parallel, unless the boundary is
+        `inside`, this rank's shard of the sequence, else x itself."""
         return scatter_to_sequence_parallel_region(x, self.group) if self.cuts_sequence else x

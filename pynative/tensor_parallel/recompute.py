@@ -10,7 +10,7 @@ A cell calls `run_part` where a part of it may run again; it is told when it is 
 
 A part's results may be dropped, too (Megatron's CheckpointWithoutOutput): the operator that takes them, such as a
 linear, asks for them again in its backward, and the part's backward uses the same second run. With `drop_output`
-nothing but the result is dropped.
+nothing but the result is dropped: the first run is recorded, and the second is not.
 """
 
 from collections import deque

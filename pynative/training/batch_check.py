@@ -40,8 +40,8 @@ def wrong_names(
     """Sentences about wrong names in a batch: names that a chunk of the stage needs and the batch lacks, and names that
     the batch has and a chunk does not take. Names in `unread(chunk)` are passed over.
 
-    Where its `construct` takes them, the pipeline's first chunk needs tokens, and its last one labels, for the loss,
-    even if the arguments have defaults; there, None counts as missing.
+    Where its `construct` has an argument of that name, the pipeline's first chunk needs tokens, and its last one
+    labels, for the loss, even if the argument has a default; there, None counts as missing.
     """
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)

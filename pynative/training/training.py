@@ -299,7 +299,7 @@ def train(
     """Run the loop of `pretrain` (log, evaluation, checkpoints, callbacks) around a step cell that a script has built,
     from iteration 1 (with --skip-train only evaluate), and return the state at the end; no checkpoint is loaded.
 
-    training_config is the step cell's. get_batch_func: as in `pretrain`; None: the step cell draws as it was built.
+    training_config is the step cell's. get_batch_func: as in `pretrain`; None: the step cell's forward_step stays.
     metrics and evaluation_func must be None, a callback does their work; so must resume_dict: `pretrain` resumes.
     Raises ValueError for other values, ConfigError if the run cannot save into --save (`save_findings`).
     """

@@ -111,7 +111,7 @@ def _sinks_of(block: blocks.CoreAttention, heads: int) -> Tensor | None:
 
 class ParallelAttention(nn.Cell):
     """linear_qkv -> norms of queries and keys, if any, over each head or over all heads -> rotation, if any -> core
-    attention -> times gates, if any -> linear_proj; in some models the norms come after the rotation.
+    attention -> times sigmoid(gates), if any -> linear_proj; in some models the norms come after the rotation.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
     its value head. Where ranks share a group (g < t), each has the group's key and value, and n/t of its query heads.

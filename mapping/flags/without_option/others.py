@@ -1,4 +1,5 @@
-"""Further flags that are ignored or refused, such as switches for what is always on, and old names of flags."""
+"""Further flags that are ignored or refused, such as switches for what is always on, and old names of flags. Some
+config fields follow from --spec all the same."""
 
 from mapping.flags.flag import group, ignored, refused, value
 from mapping.flags.notations import spec

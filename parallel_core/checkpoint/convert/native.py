@@ -43,7 +43,7 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
     optimizer: its state is read, too. merges: adapters, if there are any, are merged into their weights, and the
     optimizer's state, which is then that of adapters, is left out; False: adapters are weights by themselves. Raises
     ValueError if a tensor is not whole, the manifest or a file cannot be read, or a file lacks a tensor of the
-    manifest, and as `merged` if it merges.
+    manifest or has it in another type, and as `merged` if it merges.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}

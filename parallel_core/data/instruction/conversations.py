@@ -48,9 +48,9 @@ class Conversation:
 def of_alpaca(row: Row, columns: Columns) -> Conversation:
     """A conversation of Alpaca's columns: instruction and input are the prompt, output is the answer (several in a list
     are a `doubt`, as is an empty answer or question), history the turns before, system the system message. Raises
-    BadRecord where the output is missing, null, an empty list or something other than text, where history is neither
-    missing, null nor a list of pairs of texts, and where another of these columns holds something other than text
-    (there null, false, 0 and what is empty count as missing)."""
+    BadRecord where the output is missing, null, an empty list or neither a text nor a list of texts, where history is
+    neither missing, null nor a list of pairs of texts, and where another of these columns holds something other than
+    text (there null, false, 0 and what is empty count as missing)."""
     conversation = _asked_by_alpaca(row, columns)
     output = row.get(columns.response) if columns.response else None
     if output is None or output == []:
@@ -105,8 +105,8 @@ def of_sharegpt(row: Row, columns: Columns) -> Conversation:
 
 def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages, up to a question that has a chosen and a rejected answer. Raises BadRecord
-    where an answer is missing or has no text, where an even number of messages is left, not an odd one, and else as
-    `of_sharegpt`."""
+    where an answer is missing or its content is no text, where an even number of messages is left, not an odd one, and
+    else as `of_sharegpt`."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if not len(turns) % 2:

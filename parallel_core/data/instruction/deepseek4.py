@@ -20,10 +20,10 @@ def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> l
 
     thinks: answers begin with a thought, maybe empty. drops_thoughts: thoughts before the last question, or result of a
     tool, are left out, unless there are tools. Raises BadRecord for an answer that follows an answer, for tools that
-    are no JSON, or a list with an entry that is no object with a function; for tool calls that are no list of objects
-    whose function has name and arguments, for an id of a tool call that is a list or an object, for arguments that are
-    JSON, but no object, and for a thought that is to be written and is no text. Blank tools, and tools that are JSON,
-    but no list, count as none.
+    are no JSON, or a list with an entry that is no object with a function; for tool calls, unless empty, that are no
+    list of objects whose function has name and arguments, for an id of a tool call that is a list or an object, for
+    arguments that are JSON, but no object, and for a thought, unless empty, that is to be written and is no text. Blank
+    tools, and tools that are JSON, but no list, count as none.
     """
     tools = _tools(conversation.tools)
     turns = _turns(conversation.messages)

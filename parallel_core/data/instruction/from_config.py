@@ -31,8 +31,8 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
     Opens the files at once, before that function is called. Raises ValueError if neither --data-path nor one such as
     --train-data-path is given, for a --split that cannot be read, for files that are missing, damaged, empty, or hold
     answers to compare or an id that the model's vocabulary lacks, for several prefixes in one such flag, for a template
-    that cannot be read, for a tokenizer with neither a token of padding nor an end of a text, or without an end of a
-    text that is needed, and as `parse_blend`, `own_ids` and `build_tokenizer`.
+    that cannot be read, where tokenizer, flags and template give no id of padding and none of an end of a text, or no
+    end of a text that is needed, and as `parse_blend`, `own_ids` and `build_tokenizer`.
     """
     parts = _parts(config)
     rules, collator = _rules(config)
@@ -154,9 +154,10 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
 
 
 def own_ids(config: AllConfig) -> Facts:
-    """Size and special ids of the tokenizer: of a HuggingFace folder its own, with those that --tokenizer-kwargs name,
-    `pad` None if there is no token of padding; of other tokenizers, and of a folder read by its own code, as
-    `tokenizer_facts` gives them. Raises ValueError for files that are missing or damaged, and as `tokenizer_facts`."""
+    """Size and special ids of the tokenizer: of the types HuggingFaceTokenizer and PretrainedFromHF the folder's own,
+    with those that --tokenizer-kwargs name, `pad` None if there is no token of padding; of other types, and of a folder
+    read by its own code, as `tokenizer_facts` gives them. Raises ValueError for files that are missing or damaged, and
+    as `tokenizer_facts`."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)
 

@@ -81,8 +81,8 @@ def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions
     log: gets the progress; None: the error stream.
     Raises ValueError for input that is missing or damaged, or holds nothing to train on, for a record at which
     --on-bad-record stops, for options, template or tokenizer that do not fit the input or each other, for a worker
-    process that was killed, and as `unfinished` and `build_tokenizer`; then there is no new data set. OSError for a
-    file that cannot be opened or written.
+    process that was killed, and as `unfinished` and `build_tokenizer`; then there is no new data set. ValueError or
+    OSError for a file that cannot be opened, OSError for one that cannot be written.
     """
     setting, sources = _setting(options, build_tokenizer(flags)), _sources(options)
     files = [file for source in sources for file in record_files(source.path)]

@@ -17,14 +17,15 @@ Turn = tuple[str, str]
 def pretrain(row: Row, setting: Setting) -> Sequences:
     """Running text: the row's text under each of --json-keys; no sequence where it is empty. With a
     --pad-to-multiple-of above 1 each sequence is padded to a multiple of it. Raises BadRecord for a row without a text
-    under one of the keys, ValueError as `Setting.eod` for --append-eod."""
+    under one of the keys, ValueError as the tokenizer's `encode` and, for --append-eod, as `Setting.eod`."""
     return {key: _running(text_under(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
 
 
 def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
     """Running text, in the data set "text": `instruction`, `input` and `output` in a fixed prompt; the word None for
     one that is missing or null, and for an `input` that is empty, 0 or false, as MindSpeed-LLM writes it. Raises
-    BadRecord where instruction and output are both missing or null, ValueError as `Setting.eod` for --append-eod."""
+    BadRecord where instruction and output are both missing or null, ValueError as the tokenizer's `encode` and, for
+    --append-eod, as `Setting.eod`."""
     given = f" Input:\n{row['input']}" if row.get("input") else "None"
     values = {"{instruction}": row.get("instruction"), "{input}": given, "{output}": row.get("output")}
     if values["{instruction}"] is None and values["{output}"] is None:
@@ -36,14 +37,14 @@ def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
 def sharegpt_pretrain(row: Row, setting: Setting) -> Sequences:
     """Running text: for each of --json-keys the texts of the list of messages under it, joined to one sequence; no
     sequence where the joined text is empty. Raises BadRecord where there is no list, or one of other things than
-    messages with texts, ValueError as `Setting.eod` for --append-eod."""
+    messages with texts, ValueError as the tokenizer's `encode` and, for --append-eod, as `Setting.eod`."""
     return {key: _running("".join(_values(row, key)), setting) for key in setting.json_keys}
 
 
 def stack_overflow(row: Row, setting: Setting) -> Sequences:
     """Running text, in the data set "text": a question about Python (`title`, `question_body`) with its answer
     (`answer_body`), with a --pad-to-multiple-of above 1 padded to a multiple of it. Raises BadRecord where one of these
-    texts is missing, ValueError as `Setting.eod` for --append-eod."""
+    texts is missing, ValueError as the tokenizer's `encode` and, for --append-eod, as `Setting.eod`."""
     title, question, answer = (text_under(row, key) for key in ("title", "question_body", "answer_body"))
     whole = f"In python, {title}\n### Question:\n{question}\n### Response:\n{answer}\n"
     return {"text": _running(whole, setting, setting.pad_to_multiple_of)}
@@ -74,7 +75,8 @@ def _running(content: str, setting: Setting, multiple: int = 1) -> list[list[int
 def general(row: Row, setting: Setting) -> Sequences:
     """A question and its answer, as one sequence of input_ids, attention_mask (ones) and labels (-100 up to and with
     the last `### Response:` in the whole text): `instruction` and `input` are asked, `output` is answered. Raises
-    BadRecord where one of these texts is missing, ValueError as `Setting.eod` for --append-eod."""
+    BadRecord where one of these texts is missing, ValueError as the tokenizer's `encode` and, for --append-eod, as
+    `Setting.eod`."""
     asked = f"{text_under(row, 'instruction')}\n{text_under(row, 'input')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, text_under(row, "output"))], setting)
 
@@ -83,7 +85,7 @@ def leetcode(row: Row, setting: Setting) -> Sequences:
     """A question and its answer, as one sequence of input_ids, attention_mask (ones) and labels (-100 up to and with
     the last `### Response:` in the whole text): the part of `code_with_problem` before its code (```) is asked,
     `code_only` and `explanation_only` are answered. Raises BadRecord where one of these texts is missing, ValueError as
-    `Setting.eod` for --append-eod."""
+    the tokenizer's `encode` and, for --append-eod, as `Setting.eod`."""
     asked = text_under(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
     answer = f"{text_under(row, 'code_only')}\n{text_under(row, 'explanation_only')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, answer)], setting)
@@ -95,7 +97,7 @@ def belle(row: Row, setting: Setting) -> Sequences:
     text of the last one. As in MindSpeed-LLM a text without `Assistant:` behind its `Human:` counts as an answer, so
     that a last question without `Assistant:` is lost; of two answers to one question the second is left out. Raises
     BadRecord where `instruction` or `output` is missing, or `instruction` has no character outside of `Human:`,
-    ValueError as `Setting.eod` for --append-eod."""
+    ValueError as the tokenizer's `encode` and, for --append-eod, as `Setting.eod`."""
     turns: list[Turn] = []
     for part in filter(None, text_under(row, "instruction").split("Human:")):
         asked, *answered = part.split("Assistant:")
@@ -108,9 +110,10 @@ def belle(row: Row, setting: Setting) -> Sequences:
 
 def moss(row: Row, setting: Setting) -> Sequences:
     """A sequence of input_ids, attention_mask (ones) and labels for each turn of a MOSS chat, with the turns before it;
-    in each, the labels up to and with the last `### Response:` are -100. Turns that are {} or null are left out, and
-    --append-eod adds nothing. Raises BadRecord for a row whose `chat` is not an object of turns with the texts `Human`
-    and `MOSS` (maybe ""), or holds no turn but {} and null."""
+    in each, the labels up to and with the last `### Response:` are -100. Turns that are empty, null, 0 or false are
+    left out, and --append-eod adds nothing. Raises BadRecord for a row whose `chat` is no object, has no turn that
+    stays, or has one that is no object with the texts `Human` and `MOSS` (maybe ""); ValueError as the tokenizer's
+    `encode`."""
     turns: list[Turn] = []
     documents = []
     for asked, answered in _moss_turns(row):
@@ -120,9 +123,10 @@ def moss(row: Row, setting: Setting) -> Sequences:
 
 
 def moss_turns(row: Row, setting: Setting) -> Sequences:
-    """A MOSS chat in Baichuan's form: the speaker's id before each text, and the end-of-text id behind the last.
-    Labels: answers' ids and that last id as they are, the end-of-text id in the place of the user's speaker id, else
-    -100. Raises BadRecord as `moss`, ValueError for a tokenizer without an end of a text."""
+    """A MOSS chat in Baichuan's form, as one sequence of input_ids, attention_mask (ones) and labels: the speaker's id
+    before each text, and the end-of-text id behind the last. Labels: answers' ids and that last id as they are, the
+    end-of-text id in the place of the user's speaker id, else -100. Raises BadRecord as `moss`, ValueError for a
+    tokenizer without an end of a text and as its `encode`."""
     tokenizer, eos = setting.tokens.tokenizer, setting.tokens.eos
     ids: list[int] = []
     labels: list[int] = []

@@ -50,9 +50,9 @@ def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded 
     (LLama-Pretrain-Raw), with `eos` behind it, it is cut to `rules.length` + 1 ids, and left out if none of these is
     `eos`; as messages it is cut to `rules.length` ids, and left out if the question alone has as many or more.
 
-    Raises BadRecord for a record that has no question or no answer, or something else than text there or in `input`, or
-    whose question the chat template writes differently once it is answered; ValueError as
-    `MegatronTokenizer.encode` and, for messages, `apply_chat_template`.
+    Raises BadRecord for a record that has no question or no answer, something else than text there, or something else
+    than text or null in `input`, or whose question the chat template writes differently once it is answered; ValueError
+    as `MegatronTokenizer.encode` and, for messages, `apply_chat_template`.
     """
     asked, answer = _under(row, QUESTIONS), _under(row, ANSWERS)
     more = [] if row.get("input") is None else [text_under(row, "input")]
@@ -152,7 +152,7 @@ def raw_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[Raw
     number, gives one.
 
     Reads and tokenises each file once, before that function is called. Raises ValueError for mistakes in the files, for
-    a tokenizer without an end of a text, and as `tokenizer_of`.
+    a tokenizer without an end of a text if there is no --eos-token-id, and as `tokenizer_of`.
     """
     data, tokenizer = config.dataset_config, tokenizer_of(config)
     rules, length = _rules(config), config.model_config.seq_length

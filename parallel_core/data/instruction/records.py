@@ -126,7 +126,8 @@ def read_records(path: str | Path) -> Iterator[Record]:
     """The records of a file, or of all files of a folder, in order; a line of a .txt file is the row {"text": line}.
     Blank lines of JSON files are left out; a line of such a file, or an entry of a JSON list, that is no JSON object
     has an `UnreadableRecord` as its row. Iterating raises ValueError for a file that is found to be damaged, or that
-    takes a package which is not installed, and as `record_files`; OSError for one that cannot be opened or read."""
+    takes a package which is not installed, and as `record_files`; ValueError or OSError for one that cannot be opened
+    or read."""
     before = 0
     for file in record_files(path):
         for record in READERS[kind(file)](file):

@@ -1,5 +1,5 @@
-"""Conversations of the three data sets as samples: cut to the length of a sequence and, if documents are kept apart,
-with their beginnings."""
+"""Stored conversations (ids, attention mask and labels) as samples: cut to the length of a sequence and, if documents
+are kept apart, with their beginnings."""
 
 from dataclasses import dataclass
 from pathlib import Path

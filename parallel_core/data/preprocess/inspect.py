@@ -25,8 +25,8 @@ def instruction_prefix(prefix: str) -> str | None:
 
 
 def report(prefix: str, tokenizer: MegatronTokenizer | None = None, samples: int = 1) -> Iterator[str]:
-    """The lines that describe a data set, with at most `samples` of its sequences, long ones cut: as ids, or as text
-    with a tokenizer.
+    """The lines that describe a data set, with at most `samples` of its sequences, as ids, or as text with a tokenizer:
+    a long sequence is cut, of an instruction data set each long stretch with or without loss.
 
     Raises ValueError for a data set that is missing or damaged, or whose input_ids and labels differ in their lengths.
     """

@@ -32,7 +32,7 @@ def library(tokenizer_type: str, name: str) -> ModuleType:
 
 
 class TokenizersTokenizer(MegatronTokenizer):
-    """The base of tokenizers whose `_backend`, of the package `tokenizers`, encodes text."""
+    """A base of tokenizers whose `_backend`, of the package `tokenizers`, encodes text."""
 
     _backend: Any
     _special = False

@@ -48,9 +48,9 @@ def _with_added(options: TokenizerOptions) -> tuple[Facts, dict[str, int], dict[
 
 
 class BertWordPieceTokenizer(MegatronTokenizer):
-    """BERT's tokenizer: from the left each word is cut into the longest pieces that the vocabulary has; a word that it
-    does not cover is one unknown token. The type BertWordPieceLowerCase makes letters lower-case, without accents,
-    before that."""
+    """BERT's tokenizer: from the left a word is cut into the longest pieces that the vocabulary has; one that it does
+    not cover, or that has more than 200 characters, is one unknown token. The type BertWordPieceLowerCase makes letters
+    lower-case, without accents, before that."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing or not BERT's vocabulary, ConfigError without the package."""

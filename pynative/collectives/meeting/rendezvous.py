@@ -53,10 +53,12 @@ class Place:
 
 
 def meet(place: Place) -> Rendezvous:
-    """Meet the other ranks of this host, and return their doorbells and process ids and the arena's memory. Raises
-    PeerLate if some do not come in time, PeerLost if one is found to have ended, ValueError for more than 200 ranks on
-    the host, and if those that meet clash: the same rank twice, another number of ranks, another job under this name.
-    A name of which the system makes no socket is a ValueError on the lowest rank, an OSError on the others."""
+    """Meet the other ranks of this host, and return doorbells and process ids of all of them, this one's too, and the
+    arena's memory. Raises PeerLost (or its subclass PeerLate) if some do not come in time, if one is found to have
+    ended, and, on ranks above the lowest, if that one gives up; ValueError for more than 200 ranks on the host, and, on
+    the lowest rank and on one that it refuses, if ranks clash: the same rank twice, another number of ranks, or, on the
+    lowest rank alone, another job under this name. A name of which the system makes no socket is a ValueError on the
+    lowest rank, an OSError on the others."""
     if len(place.ranks) > LARGEST_HOST:
         raise ValueError(f"{len(place.ranks)} ranks on one host: the shared_memory backend takes {LARGEST_HOST}")
     deadline = time.monotonic() + place.timeout

@@ -73,7 +73,7 @@ def with_sinks(partial: Partial, sinks: Tensor, first: int = 0) -> Partial:
 
 def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) -> Tensor | None:
     """Put the gradient of the sinks [m], 0 for those of other heads, where `autograd.add_weight_gradient` does; returns
-    what that returns: None, or the gradient if the sinks are trained and in no gradient buffer.
+    what that returns: the gradient, or None if the sinks are frozen or in a gradient buffer.
 
     It is the negative sum over rows of p (dout . out), p the sink's probability; partial: what `with_sinks` gave; dout
     [s, b, n * e]. That of queries, keys and values is `attention_block_gradient`'s with this partial.

@@ -45,6 +45,7 @@ def indexer_gradient(
     queries of the run `queries` of the s of query [s, b, j, c] and weights [s, b, j]; key [S, b, c]; I the scores by
     which `choose_keys` chooses, of the chosen keys (None: all up to the query's own).
 
-    target [b, r, p] as `attention_target` gives it; each row of it is first divided by its sum. Gradients are float32
-    and multiplied by `factor`, L is not; the key's is added to dkey, float32 [S, b, c]. Not recorded.
+    target [b, r, p] as `attention_target` gives it; each row of it is first divided by its sum. 1e-10 is added to both
+    probabilities in the logarithms. Gradients are float32 and multiplied by `factor`, L is not; the key's is added to
+    dkey, float32 [S, b, c]. Not recorded.
     """

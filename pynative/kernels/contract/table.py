@@ -16,6 +16,7 @@ def modules(package: str, names: str) -> list[ModuleType]:
 
 
 def written_in(module: ModuleType) -> Table:
-    """Name -> function, of a module's public functions, without those that it imports."""
+    """Name -> function, of a module's public plain functions (`inspect.isfunction`: not of those that `lru_cache`
+    wraps), without those that it imports."""
     functions = ((name, f) for name, f in vars(module).items() if isfunction(f) and not name.startswith("_"))
     return {name: f for name, f in functions if f.__module__ == module.__name__}

@@ -69,6 +69,6 @@ OPERATORS = of(COMPOSED)
 
 
 def forms(input_layout: str) -> Table:
-    """The fused forms that flags switch on: attention by blocks alone, which keeps no scores for its backward.
+    """The one fused form that a flag may switch on: attention by blocks, which keeps no scores for its backward.
     input_layout: not read, since nothing here depends on it."""
     return of(bodies_in(blocked_attention))

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @dataclass
 class TrainingState:
     """The state of a run that callbacks see. `iteration` counts finished steps, those before a resumption included,
-    those that a rollback took back excluded; `consumed_samples` counts the samples of all of these. Of the last step
-    are `result`, `step_seconds` and `metrics` (figures for the log). `timings`: after a step at which they are logged
-    means over the steps since they were last logged, by the names of curves; else empty. A callback that sets
-    `should_stop`, on all ranks, ends the run before its next step. `callback_states`: the callbacks' states in the
-    checkpoint from which the run goes on, by the callbacks' names."""
+    those that a rollback took back excluded; `consumed_samples` counts the samples of these steps and of those that a
+    rollback took back. Of the last step are `result`, `step_seconds` and `metrics` (figures for the log). `timings`:
+    after a step that is a multiple of --log-interval means over the latest steps, by the names of curves; else empty. A
+    callback that sets `should_stop`, on all ranks, ends the run before its next step. `callback_states`: the callbacks'
+    states in the checkpoint from which the run goes on, by the callbacks' names."""
 
     config: AllConfig
     model: nn.CellList

@@ -40,7 +40,7 @@ from pynative.training.data import RunData
 
 def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback]) -> list[Callback]:
     """The callbacks of a run on this rank: those that the configuration asks for, and a script's own (`more`) ahead of
-    those that save checkpoints, roll back, record, profile, trace or stop early. data: the run's, for evaluations."""
+    those that save, roll back, record, profile, trace or, by --exit flags, stop. data: the run's, for evaluations."""
     training, checkpoint = config.training_config, config.training_config.checkpoint
     output = _output(checkpoint)
     callbacks: list[Callback] = [LogCallback(training.log_interval), BesideCallback(), SkippedStepsCallback()]

@@ -33,9 +33,8 @@ ROUNDS = 9
 class TraceCallback(RunCallback):
     """Records the iterations `first` to `last` - 1, counted from 0, on `ranks` (None: all), and writes
     `folder`/trace.json on rank 0; nothing in a run that goes on behind iteration `first`. Of a step that is made again
-    after a rollback the last time counts. `last` must be above `first`:
-    otherwise it records up to the end of training. All ranks have this callback, because all take part in gathering the
-    spans.
+    after a rollback, before the file is written, the last time counts. `last` must be above `first`: otherwise it
+    records up to the end of training. All ranks have this callback, because all take part in gathering the spans.
 
     On an Ascend the times are those of the host, which launches operators: the device's are in MindSpore's profile.
     """

@@ -229,7 +229,8 @@ class Background:
 
 class WritersCallback(RunCallback):
     """--tensorboard-dir, --wandb-project, --mlflow-experiment, --swanlab-project: hands curves to their writers after
-    each step, those of `points_of_step` and, if asked for, of memory at multiples of --tensorboard-log-interval."""
+    each step; those of `points_of_step` and, if asked for, of memory only at multiples of
+    --tensorboard-log-interval."""
 
     def __init__(self, plans: Sequence[WriterPlan]) -> None:
         self.plans = plans

@@ -25,10 +25,11 @@ def is_legacy(folder: Path) -> bool:
 
 
 def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
-    """The model of a legacy checkpoint (`is_legacy`), whole tensors put together from the files of all ranks.
-    optimizer: read its states and steps too, and the scale of the loss. Raises ValueError if files of ranks are
-    missing, disagree, have parameters or settings not known here, or no checkpoint version or one below 2, or if the
-    expert-tensor-parallel size does not divide the tensor-parallel one; OSError if a file cannot be opened."""
+    """The model of a legacy checkpoint (`is_legacy`), whole tensors put together from the files of all ranks; whether
+    it has all weights that its settings need is not checked. optimizer: read its states and steps too, and the scale of
+    the loss. Raises ValueError if a stage or a part of a tensor is missing, if files are of different iterations, have
+    parameters or settings not known here, or no checkpoint version or one below 2, or if the expert-tensor-parallel
+    size does not divide the tensor-parallel one; OSError if a file cannot be opened."""
     paths = sorted(path for path in folder.glob(f"*/{FILE}") if _FOLDER.fullmatch(path.parent.name))
     contents = {path: _content(path) for path in paths}
     args = args_in(contents[paths[0]])

@@ -190,14 +190,14 @@ class Block:
 
     def limits(self, keys: slice) -> Array | None:
         """Upper limits [1, k, q] of a tile's scores: MASKED_SCORE for keys that were not chosen for the query and, if a
-        mask is given, for those that mask, window or documents hide; else infinity. None without a mask and a choice
-        of keys."""
+        mask is given, for those that mask, window or documents hide; else infinity. None if neither a mask nor a
+        choice of keys is given."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
     def shown(self, keys: slice) -> Array | None:
         """For a tile an array [k, q]: 0 for keys that were not chosen for the query and, if a mask is given, for those
-        that mask, window or documents hide; else all bits set (`bits_of`). None without a mask and a choice of
-        keys."""
+        that mask, window or documents hide; else all bits set (`bits_of`). None if neither a mask nor a choice of
+        keys is given."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)

@@ -171,7 +171,7 @@ def amplify(unit: GatedUnit, gate: Array) -> None:
 def prepare_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array] | None:
     """Multiply the gate by the unit's gain and, if the unit has a limit or an offset (`is_limited`), bound the gate
     from above, up on both sides, and add the offset to up, in place. Returns (bool of gate, bool of up), True where a
-    value was beyond its limit; None for a unit without limit and offset."""
+    value was beyond its limit; None for a unit with neither limit nor offset."""
     amplify(unit, gate)
     if not unit.is_limited:
         return None

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from parallel_core.system.command_line import ends_quietly
-
 
 class Finding(NamedTuple):
     """One mistake: the flag (or key of a configuration file) and the value that are at fault, the rule that the value
@@ -66,11 +64,9 @@ class ConfigError(ValueError, SaysAll):
 
 
 def exit_code(work: Callable[[], None]) -> int:
-    """Do a command's work and return 0, or 1 after a ValueError or OSError, which is printed on the error stream; 0 if
-    the reader of standard output has ended (`ends_quietly`)."""
+    """Do a command's work and return 0, or 1 after a ValueError or OSError, which is printed on the error stream."""
     try:
-        with ends_quietly():
-            work()
+        work()
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

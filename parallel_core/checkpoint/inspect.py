@@ -18,7 +18,7 @@ from parallel_core.checkpoint.convert.formats import damages, unverified
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
 from parallel_core.findings import exit_code
-from parallel_core.system.command_line import command_line, program
+from parallel_core.system.command_line import command_line, ends_quietly, program
 from parallel_core.system.files import replacing
 
 RECORDED_AS = {"main_param": "fp32_param"}
@@ -110,8 +110,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
 
     def work() -> None:
-        for line in inspect(options):
-            print(line)
+        with ends_quietly():
+            for line in inspect(options):
+                print(line)
 
     return exit_code(work)
 

@@ -106,8 +106,8 @@ def read_yaml(path: Path) -> Any:
 
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        # PyYAML fails with others than its own at `!!timestamp abc`, `!!bool abc` and lists nested too deeply
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, RecursionError) as error:
+        # PyYAML fails with others than its own at `!!timestamp abc`, `!!int ""` and lists nested too deeply
         raise ValueError(" ".join(str(error).split())) from error
 
 

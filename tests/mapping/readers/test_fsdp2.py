@@ -94,6 +94,8 @@ def test_every_key_of_a_published_file_is_answered(reading_with):
         ("a: [", "cannot be read"),
         ("a: !!timestamp abc", "cannot be read"),
         ("a: !!bool abc", "cannot be read"),
+        ('a: !!int ""', "cannot be read"),
+        ('a: "\\UFFFFFFFF"', "cannot be read"),
         ("a: " + 3000 * "[", "cannot be read"),
     ],
 )

@@ -105,7 +105,7 @@ def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
     refused = tuple(f"training refuses {finding}" for finding in reading.findings)
     eight_bit = "float8" if getattr(reading.args, "fp8", None) else ""
     beyond = Beyond(eight_bit, bool(getattr(reading.args, "tp_comm_overlap", False)))
-    fused = KEEPS_NO_SCORES.get(getattr(reading.args, "attention_backend", None), found.fuses_attention)
+    fused = KEEPS_NO_SCORES.get(getattr(reading.args, "attention_backend", "auto"), found.fuses_attention)
     return Plan(reading.config, replace(found, fuses_attention=fused), refused, assumptions, beyond)
 
 

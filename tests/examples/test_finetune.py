@@ -148,6 +148,9 @@ def test_the_commands_of_the_page_are_accepted(shown, tmp_path, monkeypatch):
 
 
 def test_what_is_no_model_is_named(tmp_path):
-    """finetune.sh names a folder that is no HuggingFace model, before data are prepared."""
-    done = subprocess.run(["bash", SCRIPT, tmp_path], capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 2 and done.stderr.startswith(f"error: {tmp_path}: give the folder of a HuggingFace model")
+    """finetune.sh names a folder that is no HuggingFace model, and the file that it lacks, before data are prepared."""
+    for missing in ("config.json", "tokenizer_config.json"):
+        done = subprocess.run(["bash", SCRIPT, tmp_path], capture_output=True, text=True, env=os.environ)
+        said = f"error: {tmp_path}: has no {missing}; give the folder of a HuggingFace model"
+        assert done.returncode == 2 and done.stderr.startswith(said)
+        (tmp_path / missing).write_text("{}")

@@ -133,9 +133,10 @@ class Reading:
 
 
 class Ranked(NamedTuple):
-    """The given values by source; of two that fill the same the later one counts, but `said.wins`, of a checkpoint, win
-    over all others. `defaults`, `of_files` and the checkpoint's others are without those that a flag or a changed
-    attribute replaces. findings: about that checkpoint, and about files that contradict."""
+    """The given values by source, weakest first; of two that fill the same the later one counts, but `said.wins`, of a
+    checkpoint, win over all. What `strong` replaces is left out of `of_files`; what `of_files`, `beside` or `strong`
+    replace is left out of `defaults` and of what the checkpoint only fills in. beside: those of DeepSpeed's and FSDP2's
+    files. findings: about that checkpoint, and about files that contradict."""
 
     defaults: list[Given]
     of_files: list[Given]

@@ -76,7 +76,7 @@ class Compressor(Block):
         return {"ape": spec, **super().parameters()}
 
     def entries(self, micro_batch: MicroBatch) -> int:
-        """The number of entries of a micro-batch, over the whole sequences."""
+        """The number of entries, each of `ratio` tokens, of a micro-batch's whole sequences: b (s // ratio)."""
         return micro_batch.batch * (micro_batch.seq_length // self.ratio)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:

@@ -17,7 +17,7 @@ class Norm(Block):
     """A norm over the last axis: of vectors that are not cut over tensor-parallel ranks, such as hidden states or
     latents, or, with `heads`, of each head inside a tensor-parallel region. gain: the factor of the normed values at
     first; zero_centered: whether the weight is stored minus one; of_branch: whether the input has the type of
-    activations, not the residual stream's; partial_over, role: as in `ShardSpec`; epsilon None: --norm-epsilon."""
+    activations, not the residual stream's; partial_over, role: as in `ShardSpec`; epsilon None or 0: --norm-epsilon."""
 
     kind: str
     """Kind of norm: LayerNorm, RMSNorm or FusedRMSNorm."""

@@ -56,7 +56,7 @@ def model_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
         others = f"--pipeline-model-parallel-size {sizes.pipeline_model_parallel_size} and --context-parallel-size"
         product = f"{others} {sizes.context_parallel_size} = {ranks}"
         rule = f"times {product}, which must divide the {sizes.world_size} processes"
-        fix = f"start a multiple of {ranks} processes or lower one of these sizes"
+        fix = f"start a multiple of {ranks} processes (for explain and plan: --world-size), or lower one of these sizes"
         yield Finding("--tensor-model-parallel-size", sizes.tensor_model_parallel_size, rule, fix)
 
 

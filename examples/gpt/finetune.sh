@@ -14,6 +14,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 export OUTPUT=${OUTPUT:-$ROOT/output/finetuned}
+case " $* " in *" --help "*) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 MODEL=${1:-}
 for FILE in config.json tokenizer_config.json; do
     if [ ! -f "$MODEL/$FILE" ]; then

@@ -184,9 +184,10 @@ class Plan:
         errors = f"memory within {calibration.ranges.memory:.0%}, time within {calibration.ranges.time:.0%}"
         program = {"megatron": "Megatron-Core on Transformer Engine", "pynative": "this program"}[device.engine]
         found = [*self.assumed, f"{device.name} runs {program}; calibrated by {calibration.source}: {errors}"]
-        if engine_of(device, self.config).writes_scores:
-            flags = "--use-flash-attn or --attention-backend flash"
-            found.append(f"attention writes and keeps its matrix of scores; {flags} plans a fused kernel")
+        flags = "--use-flash-attn or --attention-backend flash"
+        kept = f"writes and keeps its matrix of scores; {flags} plans a fused kernel"
+        writes = engine_of(device, self.config).writes_scores
+        found.append(f"attention {kept if writes else 'is a fused kernel, which keeps no scores'}")
         if device.assumed:
             found.append(f"nobody has measured these of {device.name}: {', '.join(device.assumed)}")
         if self.config.model_config.moe_config.num_experts:

@@ -106,7 +106,9 @@ def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
     if kind == "hf":
         where = "" if folder is None else f"{folder} has none; "
         missing = f"no tokenizer was copied: {where}--tokenizer-model DIR copies one into a new --output"
-        return [f"copied as they are: {', '.join(names)}" if names else missing]
+        unnamed = names and not {"tokenizer.json", "tokenizer_config.json"} & {*names}
+        note = "; without tokenizer_config.json, which names its class, --tokenizer-type has to" if unnamed else ""
+        return [f"copied as they are: {', '.join(names)}{note}" if names else missing]
     return [f"not copied: {', '.join(names)}; --to hf later takes them by --tokenizer-model {folder}"] if names else []
 
 

@@ -69,7 +69,10 @@ def as_text(reading: Reading, verbose: bool = False) -> str:
     lines += [] if found else ["", *memory_as_lines(reading.config)]
     lines += ["", *(f"note: {note}" for note in reading.notes)] if reading.notes else []
     wrong = {finding.flag for finding in found}
-    rows = [_columns(outcome, outcome.flag in wrong) for outcome in outcomes(reading)]
+    told = list(outcomes(reading))
+    rows = [_columns(outcome, outcome.flag in wrong) for outcome in told]
+    unread = {row.name for row in reading.sources.unread} - {outcome.flag for outcome in told}
+    rows += [(WRONG, flag, "see the error above") for flag in sorted(unread)]
     rows.sort(key=lambda row: (REFUSED, WRONG, IGNORED, MAPPED).index(row[0]))
     width = max((len(flag) for _, flag, _ in rows), default=0)
     lines += ["", *(f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows)]

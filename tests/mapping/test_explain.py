@@ -207,6 +207,7 @@ def test_the_text_answer_names_flags_config_and_errors(capsys):
     main(["--verbose", "--", *line("--lr x")])
     text = capsys.readouterr().out
     assert "model_config.num_layers = 4" in text and "model_config:" in text and text.startswith("error: --lr x")
+    assert "wrong    --lr " in text
 
 
 def test_all_errors_are_said_at_once(capsys):

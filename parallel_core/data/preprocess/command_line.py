@@ -89,6 +89,8 @@ def _preprocess(args: argparse.Namespace) -> None:
         print(f"{done.left_out} records left out, such as:", *done.wrong, sep="\n  ")
     for count, prefix in zip(done.tokens, options.prefixes, strict=True):
         print(f"{done.documents} documents, {count} tokens written: --data-path {prefix}")
+    if done.documents == 1:
+        print("a split has whole documents: train on one by --split 100,0,0, or give more, such as one in each line")
 
 
 def _preprocess_instructions(args: argparse.Namespace) -> None:

@@ -41,8 +41,16 @@ def test_json_lines_become_a_sequence_per_document(tmp_path, workers, capsys, mo
     assert sequences(tmp_path / "p_title_document") == [[4, 100], [5, 6, 100], [8, 100]]
     # An empty text is a document without a sequence, as in Megatron.
     assert IndexedDataset(tmp_path / "p_text_document").document_indices.tolist() == [0, 1, 1, 3]
-    assert f"3 documents, 7 tokens written: --data-path {tmp_path}/p_text_document" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"3 documents, 7 tokens written: --data-path {tmp_path}/p_text_document" in said and "--split" not in said
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".bin", ".bin", ".idx", ".idx", ".jsonl"]
+
+
+def test_one_document_comes_with_the_split_that_it_needs(tmp_path, capsys):
+    """Of a single document nothing is left for validation, which is said with the flag."""
+    write_lines(tmp_path, ["1 2"])
+    run(tmp_path)
+    assert "train on one by --split 100,0,0" in capsys.readouterr().out
 
 
 def test_without_append_eod_nothing_is_added(tmp_path):

@@ -91,9 +91,11 @@ def reward(conversation: Conversation, setting: Setting) -> Sequences:
     """The sequences of a conversation cut to the encoder's `room` (`ConversationEncoder.pairs`), without the answer of
     the last turn that is left: input_ids, attention_mask (ones), and for each of --dataset-additional-keys the ids of
     the row's text under that key, not cut; for the key `labels` those of the conversation's last answer. Raises
-    BadRecord for a row without text under a key or, for `labels`, without an answer, and BadRecord and ValueError as
-    `ConversationEncoder.pairs`."""
+    BadRecord if no turn is left, for a row without text under a key or, for `labels`, without an answer, and BadRecord
+    and ValueError as `ConversationEncoder.pairs`."""
     turns = setting.encoder.pairs(conversation)
+    if not turns:
+        raise BadRecord("no turn of the conversation is left")
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}
     labels = conversation.responses[-1]["content"] if conversation.responses else None

@@ -142,6 +142,17 @@ def test_rewards_data_without_an_answer_are_left_out(tmp_path, capsys):
     assert "in.jsonl, line 1: 'labels' must be a text: is None" in "".join(capsys.readouterr())
 
 
+def test_rewards_data_of_calls_alone_are_left_out(tmp_path, capsys):
+    """A conversation of which the template leaves no turn, such as deepseek4's whose only answer is a call, is left
+    out with the reason."""
+    call = {"from": "function_call", "value": json.dumps({"name": "f", "arguments": {}})}
+    asked, answered = ({"from": role, "value": role} for role in ("human", "gpt"))
+    rows = [{"conversations": [asked, call]}, {"conversations": [asked, answered]}]
+    sets = written(tmp_path, rows, "R1SharegptStyleInstructionHandler", "--prompt-type", "deepseek4")
+    assert [len(sequences) for sequences in sets.values()] == [1, 1]
+    assert "in.jsonl, line 1: no turn of the conversation is left" in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("names", [{"response": None}, {"prompt": "output"}], ids=["none", "taken"])
 def test_answers_to_compare_need_no_output(names, tmp_path, tokenizer):
     """The pairwise handler does not read the output's column: --map-keys may say that there is none, or that it holds

@@ -1,5 +1,6 @@
 """Packaging. Three packages, imported as `mapping`, `parallel_core` and `pynative`."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,10 @@ TENSORBOARD = "tensorboard"
 PLOTLY = "plotly>=6"
 # Later ones need NumPy 2.
 PYARROW = "pyarrow<26"
+
+# Read, not imported: an environment that builds the wheel has none of the requirements.
+VERSION = re.findall('__version__ = "(.*)"', Path("parallel_core/__init__.py").read_text(encoding="utf-8"))[0]
+PYTHONS = ("3.10", "3.11", "3.12")
 
 
 class BuildWithProgram(build_py):
@@ -26,11 +31,28 @@ class BuildWithProgram(build_py):
 
 setup(
     name="megatron-pynative",
-    version="0.1.0",
+    version=VERSION,
     description="A Megatron-compatible training core on MindSpore's dynamic graph",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    project_urls={
+        "MindSpore": "https://www.mindspore.cn",
+        "Megatron-LM": "https://github.com/NVIDIA/Megatron-LM",
+    },
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Natural Language :: English",
+        "Natural Language :: Chinese (Simplified)",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: {python}" for python in PYTHONS),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10,<3.13",
     entry_points={"console_scripts": ["megatron-pynative = mapping.__main__:main"]},
     cmdclass={"build_py": BuildWithProgram},

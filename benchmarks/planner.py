@@ -78,10 +78,11 @@ def compared(found: list[Found]) -> dict[str, float]:
 
 def mean_of(turns: list[list[Found]]) -> list[Found]:
     """Each rank's figures, the measured ones as means over the turns. turns: of each turn those of each rank."""
-    return [
-        {name: [one[0][name][0], mean(turn[name][1] for turn in one)] for name in one[0] if all(name in t for t in one)}
-        for one in zip(*turns, strict=True)
-    ]
+    found: list[Found] = []
+    for own in zip(*turns, strict=True):
+        names = [name for name in own[0] if all(name in turn for turn in own)]
+        found.append({name: [own[0][name][0], mean(turn[name][1] for turn in own)] for name in names})
+    return found
 
 
 def main() -> None:

@@ -12,4 +12,5 @@ from mapping.arguments import (
     set_args,
     set_global_args,
 )
+from parallel_core import __version__
 from parallel_core.config import ConfigError

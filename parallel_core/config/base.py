@@ -270,11 +270,12 @@ def section(cls: type[Config]) -> Any:
 
     def __init__(self: Config, **given: Any) -> None:
         flat = {name: given.pop(name) for name in owner.keys() & given.keys()}
-        for name in flat:
-            if owner[name] in given:
-                raise TypeError(f"{made.__name__}: {name} is an option of {owner[name]}, which is given; set it there")
         for place in {owner[name] for name in flat}:
-            given[place] = kinds[place](**{name: value for name, value in flat.items() if owner[name] == place})
+            own = {name: value for name, value in flat.items() if owner[name] == place}
+            if place in given:
+                name = next(iter(own))
+                raise TypeError(f"{made.__name__}: {name} is an option of {place}, which is given; set it there")
+            given[place] = kinds[place](**own)
         plain(self, **given)
 
     made.__init__ = __init__

@@ -16,7 +16,7 @@ CASES = {name: Placement(4, 2 if name == "interleaved" else 1) for name in GENER
 
 
 def most(name: str, micro_batches: int) -> list[tuple[int, int]]:
-    """Of each stage: the most forwards whose backward is not through, plus a hundredth for each hidden state on its way
+    """The most forwards of each stage whose backward is not through, plus a hundredth for each hidden state on its way
     beside them; and the most of such hidden states."""
     found = []
     for actions in communicate(order(name, CASES[name], micro_batches, 4), CASES[name]):

@@ -35,7 +35,7 @@ def test_versions_that_cannot_work_are_named(python, numpy, named):
 
 @pytest.mark.parametrize("set_to, number", [({}, 1), ({"ONE": "", "OTHER": "3"}, 3), ({"ONE": "0", "OTHER": "3"}, 0)])
 def test_the_first_number_of_the_environment_counts(monkeypatch, set_to, number):
-    """Of several variables the first that is not empty counts; without one the default."""
+    """The first of several variables that is not empty counts; without one the default."""
     for name, text in set_to.items():
         monkeypatch.setenv(name, text)
     assert number_of("ONE", "OTHER", default=1) == number

@@ -47,7 +47,7 @@ def test_json_lines_become_a_sequence_per_document(tmp_path, workers, capsys, mo
 
 
 def test_one_document_comes_with_the_split_that_it_needs(tmp_path, capsys):
-    """Of a single document nothing is left for validation, which is said with the flag."""
+    """A single document leaves nothing for validation, which is said with the flag."""
     write_lines(tmp_path, ["1 2"])
     run(tmp_path)
     assert "train on one by --split 100,0,0" in capsys.readouterr().out

@@ -14,13 +14,20 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight 
 """The three products of a linear."""
 ATTENTION_GRADIENT, FIVE_FOR_TWO = "attention gradient", 2.5
 """The name of attention's backward, and its FLOPs for one of the forward."""
+NORM, ACTIVATION, RESIDUAL, LOSS, EMBEDDING = "norm", "activation", "residual", "loss", "embedding"
+"""Elementwise operators that a device may have measured; see `gradient_of` for their backwards."""
+
+
+def gradient_of(named: str) -> str:
+    """The name under which the backward of an elementwise operator is measured."""
+    return f"{named} gradient"
 
 
 @dataclass(frozen=True)
 class Work:
     """The work of one pass of an operation: floating-point operations, bytes of memory traffic, launches of kernels.
-    inputs: of a linear's product also the part of `bytes` that its two inputs are. sized: the name and the number of
-    tokens under which a device's measurements of such work are looked up; None: work that is not measured."""
+    inputs: of a linear's product also the part of `bytes` that its two inputs are. sized: the name and the size under
+    which a device's measurements of such work are looked up; None: work that is not measured."""
 
     flops: float = 0.0
     """Floating-point operations; a multiply-add counts as two."""
@@ -32,7 +39,7 @@ class Work:
     """The part of `bytes` that a product's two inputs are, which is less in an 8-bit type."""
     sized: tuple[str, float] | None = None
     """(which of a linear's three products this is, its number of tokens), or (ATTENTION or ATTENTION_GRADIENT, tokens
-    of a sequence); None: another kind of work."""
+    of a sequence), or (NORM, ... or the name of its gradient, its bytes); None: another kind of work."""
 
 
 NOTHING = Work()
@@ -80,16 +87,21 @@ def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains:
     return Operation(PRODUCTS, forward, backward, gradient)
 
 
-def elementwise(forward: float, backward: float, launches: int = 1) -> Operation:
+def elementwise(forward: float, backward: float, launches: int = 1, named: str = "") -> Operation:
     """An elementwise operation on activations that moves `forward` bytes, and `backward` bytes for its gradient; its
-    arithmetic counts as 0. launches: kernels of each of the two."""
-    return Operation(ELEMENTWISE, Work(0.0, forward, launches), Work(0.0, backward, launches))
+    arithmetic counts as 0. launches: kernels of each of the two; named: NORM or another operator that a device may have
+    measured, "": none of them."""
+    sized, sized_back = ((named, forward), (gradient_of(named), backward)) if named else (None, None)
+    work, back = Work(0.0, forward, launches, sized=sized), Work(0.0, backward, launches, sized=sized_back)
+    return Operation(ELEMENTWISE, work, back)
 
 
-def attention(flops: float, bytes_moved: float, scores: float, length: int) -> Operation:
+def attention(flops: float, bytes_moved: float, scores: float, length: int, calls: int = 1) -> Operation:
     """Attention's scores and their sums of values, from the forward's FLOPs and bytes. The backward multiplies five
     times for the two of the forward (Dao et al., 2022), and moves twice as many bytes. scores: elements of the matrix
-    of scores. length: tokens of a sequence."""
-    forward = Work(flops, bytes_moved, 1, sized=(ATTENTION, length))
-    backward = Work(FIVE_FOR_TWO * flops, 2 * bytes_moved, 2, sized=(ATTENTION_GRADIENT, length))
+    of scores. length: tokens of a sequence. calls: attention operators of a pass, one for each block of a ring, each of
+    an even part of the sequence."""
+    part = length / calls
+    forward = Work(flops, bytes_moved, calls, sized=(ATTENTION, part))
+    backward = Work(FIVE_FOR_TWO * flops, 2 * bytes_moved, 2 * calls, sized=(ATTENTION_GRADIENT, part))
     return Operation(ATTENTION, forward, backward, scores=scores)

@@ -72,7 +72,8 @@ class CoreAttention(Block):
         tokens, length = micro_batch.tokens, micro_batch.seq_length
         moved = sum(self._widths(micro_batch)) * tokens * micro_batch.item_size
         flops, scores = self.forward_flops(tokens, length), float(tokens * length * self.heads)
-        yield attention(flops / micro_batch.tensor, moved, scores / micro_batch.tensor, length)
+        shard = flops / micro_batch.tensor, moved, scores / micro_batch.tensor
+        yield attention(*shard, length, micro_batch.context.ring)
 
     def local_groups(self, tensor: int) -> int:
         """The number of key/value heads that each of `tensor` tensor-parallel ranks holds, those that fill up the last

@@ -9,7 +9,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
-from parallel_core.operations import Operation, elementwise
+from parallel_core.operations import EMBEDDING, Operation, elementwise
 from parallel_core.sharding import Cut, Role, ShardSpec
 
 
@@ -54,7 +54,7 @@ class EmbeddingTable(Block):
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Copies of rows; the backward adds their gradients to the table's."""
         copied = 2 * micro_batch.tokens * self.hidden_size * micro_batch.item_size
-        yield elementwise(copied, 2 * copied, 2)
+        yield elementwise(copied, 2 * copied, 2, EMBEDDING)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes of the ids, kept for the backward, under ""."""

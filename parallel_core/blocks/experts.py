@@ -17,7 +17,7 @@ from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_region
 from parallel_core.blocks.mlp import MLP, BiasActivation
 from parallel_core.initial_values import Normal
 from parallel_core.messages import Message
-from parallel_core.operations import Operation, elementwise, product
+from parallel_core.operations import ACTIVATION, Operation, elementwise, product
 from parallel_core.sharding import ShardSpec
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Experts(Block):
             if linear.adapter is not None:
                 yield from linear.adapter.products(rows / count, inner, columns, item_size, count=count)
         before, after = (rows * linear.share(shards) * item_size for linear in (first, second))
-        yield elementwise(before + after, 2 * before + after).within("activation")
+        yield elementwise(before + after, 2 * before + after, named=ACTIVATION).within("activation")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """No messages: shards of an expert get the same tokens; their outputs are summed on the way back

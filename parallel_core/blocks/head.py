@@ -9,7 +9,7 @@ from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Normal
 from parallel_core.messages import Message, message
-from parallel_core.operations import Operation, elementwise
+from parallel_core.operations import LOSS, Operation, elementwise
 
 
 def output_layer(config: ModelConfig) -> Linear:
@@ -31,7 +31,7 @@ class CrossEntropy(Block):
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Two passes over the logits in the forward, and two in the backward."""
         logits = micro_batch.tokens * (self.vocab_size // micro_batch.tensor) * FLOAT32
-        yield elementwise(2 * logits, 2 * logits, 4)
+        yield elementwise(2 * logits, 2 * logits, 4, LOSS)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Messages of each token's largest logit, then of its sum of exponentials and its target's logit, over the

@@ -14,7 +14,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
-from parallel_core.operations import Operation, elementwise
+from parallel_core.operations import RESIDUAL, Operation, elementwise
 from parallel_core.recompute.parts import Again, LayerParts, Part
 
 
@@ -112,7 +112,7 @@ class BranchedLayer(AnyLayer):
     def _residual_operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         stream = self.input_bytes(micro_batch)
         for branch in self.branches:
-            yield elementwise(3 * stream, 2 * stream).within(f"{branch.sublayer}.residual")
+            yield elementwise(3 * stream, 2 * stream, named=RESIDUAL).within(f"{branch.sublayer}.residual")
 
     def parts(self) -> LayerParts:
         """The parts that may run again: of each branch the norm before the sublayer, if it has one, and the sublayer's

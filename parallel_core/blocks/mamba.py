@@ -15,7 +15,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.recurrence import Recurrence, RecurrentMixer, ShortConvolution, shared_bytes
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import AnyInitial, Constant, Uniform
-from parallel_core.operations import Operation, elementwise
+from parallel_core.operations import NORM, Operation, elementwise
 from parallel_core.sharding import Cut, ShardSpec
 
 
@@ -33,7 +33,7 @@ class GroupedNorm(Block):
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         size = micro_batch.tokens * (self.size // micro_batch.tensor) * micro_batch.item_size
-        yield elementwise(2 * size, 3 * size, 1)
+        yield elementwise(2 * size, 3 * size, named=NORM)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         size = micro_batch.tokens * (self.size // micro_batch.tensor) * micro_batch.item_size

@@ -11,7 +11,7 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.numerics.activations import ACTIVATIONS, adjusted
-from parallel_core.operations import Operation, elementwise
+from parallel_core.operations import ACTIVATION, Operation, elementwise
 from parallel_core.recompute.parts import Again, Part
 from parallel_core.sharding import share
 
@@ -39,7 +39,7 @@ class BiasActivation(Block):
         and writes the input's gradient."""
         before = self.kept_bytes(micro_batch)[""]
         after = before // (1 + self.gated)
-        yield elementwise(before + after, 2 * before + after)
+        yield elementwise(before + after, 2 * before + after, named=ACTIVATION)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         parts = 1 + self.gated

@@ -8,7 +8,7 @@ from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_region
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant
 from parallel_core.messages import Message
-from parallel_core.operations import Operation, elementwise
+from parallel_core.operations import NORM, Operation, elementwise
 from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 
@@ -86,7 +86,7 @@ class Norm(Block):
         """One pass that reads its input and writes its output; the backward reads the input and the output's gradient,
         and writes the input's gradient."""
         size = self._rows(micro_batch) * self.size * micro_batch.item_size
-        yield elementwise(2 * size, 3 * size, 1)
+        yield elementwise(2 * size, 3 * size, named=NORM)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes kept for the backward, under "": of the input, and of one float32 statistic for each row, with
@@ -109,7 +109,7 @@ class NormOfAllHeads(Norm):
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         size = micro_batch.tokens * (self.size // micro_batch.tensor) * micro_batch.item_size
-        yield elementwise(2 * size, 3 * size, 1)
+        yield elementwise(2 * size, 3 * size, named=NORM)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Messages that sum one number for each token over the tensor-parallel ranks, forward and backward."""

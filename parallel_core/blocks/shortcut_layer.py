@@ -11,7 +11,7 @@ from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.norm import Norm
 from parallel_core.config import ModelConfig
-from parallel_core.operations import Operation, elementwise
+from parallel_core.operations import RESIDUAL, Operation, elementwise
 from parallel_core.recompute.parts import LayerParts, Part
 
 _READ_TWICE = "first.mlp.linear_fc1"
@@ -44,7 +44,7 @@ class ShortcutLayer(AnyLayer):
         """The operations of its parts, and one more addition to the residual stream."""
         yield from super().operations(micro_batch)
         stream = self.input_bytes(micro_batch)
-        yield elementwise(3 * stream, 2 * stream).within("residual")
+        yield elementwise(3 * stream, 2 * stream, named=RESIDUAL).within("residual")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Path -> bytes that its parts keep for the backward. The first half's dense block and the router have one

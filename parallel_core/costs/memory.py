@@ -97,6 +97,18 @@ def update_bytes(plan: StagePlan) -> int:
     return found
 
 
+def reduction_bytes(plan: StagePlan) -> int:
+    """Bytes that the planned rank reads and writes in each micro-batch for gradients that it reduces in it (ZeRO stages
+    2 and 3), messages apart: it looks for ones that are not finite, and adds its own part to that of the micro-batches
+    before."""
+    found = 0
+    for buffer, kept in plan.residences:
+        buckets = [*kept.gradient_slots.cells]
+        whole, own = (sum(span.size for span in spans) for spans in (buckets, overlaps(buckets, kept.owned)))
+        found += DTYPES[buffer.gradient_type].bytes * (whole + 3 * own)
+    return found
+
+
 def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:
     """The spans of a buffer whose optimizer states lie in host memory or in a file."""
     offload = config.training_config.offload

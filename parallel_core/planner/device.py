@@ -95,8 +95,9 @@ class Device:
     that is assumed to run there, "megatron" or "pynative"; fuses_attention: whether attention of "megatron" keeps no
     matrix of scores even without --use-flash-attn; assumed: keys of the calibration that nobody has measured; is_mesh:
     whether each two devices of a node have a link of their own; cores: cores of a node that ranks share, 0: each device
-    has its own processor; messages, by_size: tables measured of messages by bytes, and of products and attention by
-    tokens, empty where nobody measured."""
+    has its own processor; messages, by_size: tables measured of messages by bytes, and of operations by tokens or
+    bytes; launch_flops: FLOPs that a launch of a kind of work in `by_size` counts as; all three empty where nobody
+    measured."""
 
     names: tuple[str, ...]
     memory_bytes: float
@@ -130,7 +131,12 @@ class Device:
     by_size: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """For each of a linear's three products (operations.FORWARD, ...) -> (tokens, seconds of a FLOP as a multiple of
     the least of the three) in order of the tokens, as measured, with the traffic of its operands; for attention's
-    forward and gradient the same by the tokens of a sequence. Empty: seconds follow from FLOPs and bytes."""
+    forward and gradient the same by the tokens of a sequence. For elementwise operators and their gradients
+    (operations.NORM, ...) -> (bytes, seconds of a byte as a multiple of the least of all of these). Empty: seconds
+    follow from FLOPs and bytes."""
+    launch_flops: Mapping[str, float] = field(default_factory=dict)
+    """For attention's forward and gradient -> FLOPs that take as long as a launch does beside `Calibration.launch`,
+    since a CPU's attention is made of several operators."""
 
     @property
     def name(self) -> str:
@@ -204,7 +210,7 @@ def device_file(device: Device) -> dict[str, Any]:
     content |= {"names": [*device.names], "assumed": [*device.assumed]}
     for table in _TABLES:
         content[table] = {name: [[*point] for point in points] for name, points in getattr(device, table).items()}
-    return {**content, "fuses_attention": device.fuses_attention, "peak_flops": dict(device.peak_flops)}
+    return {**content, "launch_flops": dict(device.launch_flops), "peak_flops": dict(device.peak_flops)}
 
 
 def _with_like(path: Path) -> dict[str, Any]:
@@ -237,14 +243,14 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 _TABLES = {
     "messages": "bytes and seconds, in order of the bytes",
-    "by_size": "tokens and multiples, in order of tokens",
+    "by_size": "sizes and multiples, in order of sizes",
 }
 """Key of a table by operation -> its points, in words."""
 _UNMEASURED = ("update", "narrow_products", "alone", "grouped", "launch_back", "uneven", "meeting")
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
-_OTHERS |= {**dict.fromkeys(_TABLES, dict), "is_mesh": bool}
-_OPTIONAL = ("assumed", *_TABLES, "is_mesh", "cores", *_UNMEASURED)
+_OTHERS |= {**dict.fromkeys(_TABLES, dict), "launch_flops": dict, "is_mesh": bool}
+_OPTIONAL = ("assumed", *_TABLES, "launch_flops", "is_mesh", "cores", *_UNMEASURED)
 
 
 def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Finding]:
@@ -281,6 +287,11 @@ def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator
     for key in ("bandwidth", "memory_bytes", "devices_per_node", *("products", "attention", "elementwise")):
         if key in content and not _is_positive(content[key]):
             yield Finding(f"{prefix}{key}", content[key], "must be above 0", "raise it", source)
+    flops = content.get("launch_flops")
+    for name, value in flops.items() if isinstance(flops, dict) else ():
+        if not (_is_positive(value) or value == 0):
+            rule = "must be a number, at least 0"
+            yield Finding(f"launch_flops.{name}", value, rule, "measure it by plan --calibrate", source)
     for table, words in _TABLES.items():
         entries = content.get(table)
         for name, points in entries.items() if isinstance(entries, dict) else ():

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from parallel_core.blocks import Chunk
-from parallel_core.costs import StagePlan
+from parallel_core.costs import StagePlan, reduction_bytes
 from parallel_core.messages import Message
-from parallel_core.operations import PRODUCTS, Operation, Work
+from parallel_core.operations import ELEMENTWISE, PRODUCTS, Operation, Work
 from parallel_core.planner.speed import ALL_MESSAGES, Speed, message_part
 
 TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel", "expert parallel"
@@ -53,17 +53,19 @@ def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
 def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     """The passes of one micro-batch through a chunk on a device. Gradients of weights hide tensor-parallel messages of
     the backward, for at most the seconds that those of the forward take (an estimate of column-parallel linears'
-    share). With `speed.overlaps_tensor` products hide up to (t-1)/t of the tensor-parallel messages of both passes, in
-    the backward only if that hides more; t is the tensor-parallel size."""
+    share); not where ranks move messages themselves (`Speed.hides`). With `speed.overlaps_tensor` products hide
+    up to (t-1)/t of the tensor-parallel messages of both passes, in the backward only if that hides more; t is the
+    tensor-parallel size. Reductions in each micro-batch count as elementwise work of the gradients of weights."""
     operations = list(chunk.operations(plan.micro_batch))
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))
     sent_back = _seconds(speed, (one for one in messages if one.backward))
     weight = speed.by_part(((one, one.weight) for one in operations), {}, back=True)
+    weight[ELEMENTWISE] += reduction_bytes(plan) / len(plan.chunks) / speed.update_bytes_per_second
     backwards = [*_backward(operations)]
     there, back = sent.get(TENSOR, 0.0), sent_back.get(TENSOR, 0.0)
-    hidden_there, hidden_back = 0.0, min(there, back, sum(weight.values()))
-    if speed.overlaps_tensor:
+    hidden_there, hidden_back = 0.0, speed.hides * min(there, back, sum(weight.values()))
+    if speed.overlaps_tensor and speed.hides:
         products = [_products(speed, passes) for passes in (((one, one.forward) for one in operations), backwards)]
         shown = 1 / plan.micro_batch.tensor  # a product has `tensor` parts, and nothing overlaps the first
         hidden_there = (1 - shown) * min(there, products[0])

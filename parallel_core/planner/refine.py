@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ def _fitted(device: Device, seen: Sequence[Seen]) -> Device:
     devices = [device, *(_with(device, **changes) for changes in slower.values())]
     rows = np.array([row for one in seen for row in _parts_of_passes(one, devices)])
     rows[:, 2:] -= rows[:, 1:2]
-    least = [LEAST_FACTOR if device.cores else old.products, old.attention, old.elementwise, *3 * [LEAST_FACTOR]]
+    products, elementwise = (LEAST_FACTOR, LEAST_FACTOR) if device.cores else (old.products, old.elementwise)
+    least = [products, old.attention, elementwise, *3 * [LEAST_FACTOR]]
     ratio = dict(zip(slower, _multiples(rows, least), strict=True))
     found = _paced(_with(device, update=old.update or old.elementwise), ratio)
     return _paced(found, dict.fromkeys(ratio, ratio_of(found, seen, PASSES)))
@@ -87,7 +89,7 @@ def _paced(device: Device, ratio: Mapping[str, float]) -> Device:
     shares = {kind: getattr(old, kind) / ratio[kind] for kind in ("products", "attention", "elementwise")}
     above = max(1.0, shares["products"])
     shares |= {kind: min(1.0, shares[kind] / above) for kind in ("products", "attention")}
-    shares["elementwise"] = min(1.0, shares["elementwise"])
+    shares["elementwise"] = min(inf if device.cores else 1.0, shares["elementwise"])  # caches are faster than a copy
     peaks = {dtype: peak * (above if device.cores else 1.0) for dtype, peak in device.peak_flops.items()}
     shares |= {"launch": old.launch * ratio["launch"], "launch_back": old.launch_of(True) * ratio["launch_back"]}
     shares["grouped"] = old.grouped * ratio["grouped"] / ratio["products"]

@@ -113,6 +113,12 @@ class Speed:
         share = calibration.narrow_products or calibration.products
         return peaks.get(self.products_in, 0.0) * share
 
+    @property
+    def hides(self) -> bool:
+        """Whether messages that are posted move while the device computes; not where ranks share a node's cores
+        (`Device.cores`), on which each moves its own."""
+        return not self.device.cores
+
     @cached_property
     def bytes_per_second(self) -> float:
         """Bytes a second of the device's memory that elementwise operations reach."""
@@ -126,9 +132,9 @@ class Speed:
 
     def seconds(self, operation: Operation, work: Work) -> float:
         """Seconds of one pass of an operation, without its launches: those of its arithmetic plus those of its bytes.
-        Work that was measured on the device (`Device.by_size`) takes the seconds of its arithmetic times the measured
-        multiple instead, but for products at the device's peak for the type `products_in`. Experts' products take
-        `Calibration.grouped` times as long."""
+        Work that was measured on the device (`Device.by_size`) takes the measured multiple of the seconds of its
+        arithmetic, or without any of its bytes, and those of its launches (`Device.launch_flops`); but not products at
+        the device's peak for the type `products_in`. Experts' products take `Calibration.grouped` times as long."""
         is_grouped = operation.kind == PRODUCTS and GROUPED in operation.name
         return self._ungrouped(operation, work) * (self.device.calibration.grouped if is_grouped else 1.0)
 
@@ -136,10 +142,13 @@ class Speed:
         if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
             saved = work.inputs * (1 - 1 / self.item_size)  # inputs of 8 bits take one byte each
             return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
-        points = self.device.by_size.get(work.sized[0]) if work.sized else None
-        if points and work.sized:
-            return work.flops / self._rate[operation.kind] * _at(points, work.sized[1])
-        return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
+        arithmetic, traffic = work.flops / self._rate[operation.kind], work.bytes / self.bytes_per_second
+        name, size = work.sized or ("", 0.0)
+        points = self.device.by_size.get(name)
+        if points is None:
+            return arithmetic + traffic
+        of_launches = work.launches * self.device.launch_flops.get(name, 0.0) / self._rate[operation.kind]
+        return (arithmetic or traffic) * _at(points, size) + of_launches
 
     def pace(self, stages: float) -> float:
         """The multiple of its own speed that a rank has while all ranks of `stages` stages compute: below 1 where those

@@ -225,7 +225,7 @@ def _after(
         backward, forward = sum(sum(one.totals[1:]) for one in row), sum(one.totals[0] for one in row)
         beside_backward = passes_beside * backward * gradient.overlaps_on(plan.coordinates)
         beside_forward = passes_beside * forward * optimizer.overlap_param_gather
-        hidden = min(reduced, 0.9 * beside_backward) + min(gathered, 0.9 * beside_forward)
+        hidden = speed.hides * (min(reduced, 0.9 * beside_backward) + min(gathered, 0.9 * beside_forward))
         others = [*hot_copies(plan)] if plan.config.parallel_config.expert_model_parallel_size > 1 else []
         others += reports(plan)
         exposed = reduced + gathered - hidden + sum(speed.message(one) for one in others)

@@ -123,6 +123,7 @@ def device_of(found: dict[str, Any]) -> dict[str, Any]:
         "fuses_attention": True,
         "messages": found["messages"],
         "by_size": found["by_size"],
+        "launch_flops": found["launch_flops"],
         "calibration": {
             **found["calibration"],
             **assumed,

@@ -4,8 +4,9 @@ launch of an operator. Each is the best of several runs, so that other processes
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from math import inf
+from statistics import mean
 from typing import Any, TypeVar
 
 import mindspore as ms
@@ -14,28 +15,39 @@ from mindspore import Tensor
 
 from parallel_core.attention.score_form import PLAIN
 from parallel_core.operations import (
+    ACTIVATION,
     ATTENTION,
     ATTENTION_GRADIENT,
+    EMBEDDING,
     FIVE_FOR_TWO,
     FORWARD,
     INPUT_GRADIENT,
+    LOSS,
+    NORM,
+    RESIDUAL,
     WEIGHT_GRADIENT,
+    gradient_of,
 )
 from pynative import kernels
 from pynative.collectives import Group
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.flat_buffers import AdamStep
-from pynative.tape.autograd import backward, leaf, recording
+from pynative.tape.autograd import backward, leaf, recording, take_gradient
 
 Key = TypeVar("Key")
+Size = TypeVar("Size", int, float)
 Run = Callable[[], Any]
-ROUNDS = 8
+ROUNDS = 16
 """Runs of each operation. Those of several operations take turns, since a machine that others use is slow for whole
 seconds."""
 SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 """(Rows, inner size, columns) of the products that are measured."""
 TOKENS, LENGTHS = (64, 128, 256, 512, 1024, 2048), (128, 256, 512, 1024, 2048)
 """Tokens of the linears that are measured, and of the sequences of attention."""
+FEW, MANY, SIZE = 2, 8, 64
+"""The two numbers of heads for which attention is measured, and the channels of each."""
+LAUNCHES_OF = {ATTENTION: 1, ATTENTION_GRADIENT: 2}
+"""Launches that the planner counts for a call."""
 LAUNCHES, NEXT = 50, 6
 """Launches, and weights of a linear, in one run."""
 
@@ -98,36 +110,111 @@ def _with_next(call: Callable[[Tensor, Tensor], Any], layers: Iterator[tuple[Ten
         call(*layer)
 
 
-def attentions(lengths: Sequence[int] = LENGTHS, heads: int = 8, size: int = 64) -> dict[tuple[str, int], Run]:
-    """(ATTENTION or its gradient, tokens in `lengths`) -> this pass of causal attention in float32, of one sequence of
-    so many tokens and `heads` heads of `size` each."""
-    rule = AttentionRule(scale=size**-0.5, form=PLAIN)
-    found: dict[tuple[str, int], Run] = {}
-    for length in lengths:
-        q, k, v, gradient = (_random(length, 1, heads, size) for _ in range(4))
-        found[ATTENTION, length] = partial(kernels.attention, q, k, v, rule)
-        with recording():
-            output = kernels.attention(leaf(q), leaf(k), leaf(v), rule)
-        found[ATTENTION_GRADIENT, length] = partial(backward, [output], [gradient.reshape(output.shape)], True)
+def attentions(
+    lengths: Sequence[int] = LENGTHS, counts: Sequence[int] = (FEW, MANY)
+) -> dict[tuple[str, int, int], Run]:
+    """(ATTENTION or its gradient, tokens in `lengths`, heads in `counts`) -> this pass of causal attention in float32,
+    of one sequence of so many tokens and so many heads of SIZE (64) channels each, from rows that have a head's query,
+    key and value side by side."""
+    rule = AttentionRule(scale=SIZE**-0.5, form=PLAIN)
+    found: dict[tuple[str, int, int], Run] = {}
+    for length, heads in product(lengths, counts):
+        qkv = _random(length, 1, 3 * heads * SIZE)
+        passes = _both(lambda qkv, heads=heads: kernels.attention(*kernels.split_qkv(qkv, heads, 1, SIZE), rule), qkv)
+        found |= {(ATTENTION, length, heads): passes[0], (ATTENTION_GRADIENT, length, heads): passes[1]}
     return found
 
 
-def _flops_of_attention(name: str, length: int, heads: int = 8, size: int = 64) -> float:
-    """FLOPs as the planner counts them, but of half of the square of scores."""
-    return 2.0 * length * length * heads * size * (FIVE_FOR_TWO if name == ATTENTION_GRADIENT else 1)
+def _flops_of_head(name: str, length: int) -> float:
+    """FLOPs of a head as the planner counts them, but of half of the square of scores."""
+    return 2.0 * length * length * SIZE * (FIVE_FOR_TWO if name == ATTENTION_GRADIENT else 1)
 
 
-def _multiples(seconds: Mapping[tuple[str, int], float]) -> dict[str, list[list[float]]]:
-    """Name -> [size, value as a multiple of the least of all] for each key (name, size), in the order of the keys."""
-    least, found = min(seconds.values()), dict[str, list[list[float]]]()
-    for (name, size), value in seconds.items():
+def _attention_table(seconds: Mapping[tuple[str, int, int], float]) -> dict[str, Any]:
+    """Attention's part of a device file, from the seconds of `attentions`: "seconds" of the fastest FLOP, "by_size",
+    and "launch_flops" by the calls of the two shortest sequences, in which heads take least of the time."""
+    both = {
+        (name, length): (seconds[name, length, FEW], seconds[name, length, MANY])
+        for name, length in product(LAUNCHES_OF, LENGTHS)
+    }
+    of_head = {key: (many - few) / (MANY - FEW) for key, (few, many) in both.items()}
+    of_call = {key: max(0.0, few - FEW * of_head[key]) for key, (few, _) in both.items()}
+    of_flop = {key: (many - of_call[key]) / MANY / _flops_of_head(*key) for key, (_, many) in both.items()}
+    least = min(of_flop.values())
+    launch_flops = {
+        name: mean(of_call[name, length] for length in LENGTHS[:2]) / launches / least
+        for name, launches in LAUNCHES_OF.items()
+    }
+    return {"seconds": least, "by_size": _multiples(of_flop), "launch_flops": launch_flops}
+
+
+def _multiples(seconds: Mapping[tuple[str, Size], float]) -> dict[str, list[list[float]]]:
+    """Name -> [size, value as a multiple of the least of all] for each key (name, size), in the order of the keys. The
+    values of a name are smoothed (`_smooth`)."""
+    smooth: dict[tuple[str, Size], float] = {}
+    for name in dict.fromkeys(name for name, _ in seconds):
+        sizes = [size for known, size in seconds if known == name]
+        values = _smooth(sizes, [seconds[name, size] for size in sizes])
+        smooth |= {(name, size): value for size, value in zip(sizes, values, strict=True)}
+    least, found = min(smooth.values()), dict[str, list[list[float]]]()
+    for (name, size), value in smooth.items():
         found.setdefault(name, []).append([float(size), value / least])
     return found
 
 
-def sweep(rows: int = 4096, width: int = 1024) -> tuple[float, Run]:
-    """(bytes read and written, an activation function on a float32 tensor)."""
-    return 8.0 * rows * width, partial(kernels.bias_activation, _random(rows, width), None, "silu")
+def _smooth(sizes: Sequence[float], values: Sequence[float]) -> list[float]:
+    """The values of a + b / size that have the least squares of relative distances from `values`: reading a weight, or
+    a block of queries, takes the same time for few tokens as for many, and a disturbed value counts as one of all."""
+    wanted = np.array(values)
+    terms = np.stack([np.ones(len(sizes)), 1 / np.array(sizes)], axis=1)
+    factors = np.linalg.lstsq(terms / wanted[:, None], np.ones(len(sizes)), rcond=None)[0]
+    return [float(value) for value in terms @ factors]
+
+
+def sweeps(sizes: Sequence[int] = TOKENS, hidden: int = 512, wide: int = 4096) -> dict[tuple[str, float], Run]:
+    """(one of NORM, ACTIVATION, RESIDUAL, LOSS, EMBEDDING, or its gradient, bytes as the planner counts them for so
+    many tokens as `sizes` has) -> this pass of the operator in float32 on `hidden` features of each token, or `wide`
+    ones for the activation (SwiGLU) and the loss. Not the residual's gradient, which is that of the sum as it is."""
+    found: dict[tuple[str, float], Run] = {}
+    for tokens in sizes:
+        x, weight = _random(tokens, 1, hidden), _random(hidden)
+        gate_and_up, logits = _random(tokens, 1, wide), _random(tokens, 1, wide)
+        target = ms.from_numpy(np.arange(tokens, dtype=np.int32).reshape(tokens, 1))
+        maximum, total, _ = kernels.softmax_statistics(logits, target)
+        added = ms.from_numpy(np.stack([total.asnumpy(), np.zeros((tokens, 1), np.float32)]))
+        norm = _both(lambda x, weight: kernels.rms_norm(x, weight, 1e-5), x, weight)
+        activation = _both(lambda x: kernels.bias_activation(x, None, "swiglu"), gate_and_up)
+        embedding = _both(partial(kernels.embedding, target), _random(tokens, hidden))
+        narrow, broad = 4.0 * tokens * hidden, 4.0 * tokens * wide
+        found |= {
+            (NORM, 2 * narrow): norm[0],
+            (gradient_of(NORM), 3 * narrow): norm[1],
+            (ACTIVATION, 1.5 * broad): activation[0],
+            (gradient_of(ACTIVATION), 2.5 * broad): activation[1],
+            (RESIDUAL, 3 * narrow): partial(kernels.bias_dropout_add, x, None, _random(tokens, 1, hidden)),
+            (EMBEDDING, 2 * narrow): embedding[0],
+            (gradient_of(EMBEDDING), 4 * narrow): embedding[1],
+            (LOSS, 2 * broad): partial(kernels.softmax_statistics, logits, target),
+            (gradient_of(LOSS), 2 * broad): partial(
+                kernels.cross_entropy_gradient, logits, maximum, added, target, 0, _random(tokens, 1)
+            ),
+        }
+    return found
+
+
+def _both(call: Callable[..., Any], *inputs: Tensor) -> tuple[Run, Run]:
+    """The forward of a recorded operator, and its backward, whose gradients are thrown away."""
+    leaves = [leaf(x) for x in inputs]
+    with recording():
+        output = call(*leaves)
+    gradient = _random(*output.shape)
+
+    def back() -> None:
+        backward([output], [gradient], True)
+        for one in leaves:  # a second gradient would be added to the first
+            take_gradient(one)
+
+    return partial(call, *inputs), back
 
 
 def copy(elements: int = 1 << 24) -> tuple[float, Run]:
@@ -167,7 +254,11 @@ def speed_alone(group: Group) -> float:
     """On rank 0 its speed while rank 1 of `group`, the only other, sleeps, as a multiple of that while both compute;
     rank 1 returns 0. Both call this; products, attention and a sweep are computed in turns, and the fastest of several
     times counts."""
-    runs = [*linears([512], weights=NEXT).values(), *attentions([512]).values(), sweep(rows=1024)[1]]
+    runs = [
+        call
+        for few in (linears([512], weights=NEXT), attentions([512], [MANY]), sweeps([512]))
+        for call in few.values()
+    ]
     both = alone = inf
     for _ in range(2 * ROUNDS):
         group.barrier()
@@ -189,27 +280,30 @@ def _seconds(runs: Sequence[Run]) -> float:
 
 def measured() -> dict[str, Any]:
     """All rates, by the keys of a device file: "peak_flops" (FLOP/s by type), "bandwidth" (bytes per second of a copy),
-    "by_size" (see `Device.by_size`) and "calibration": the shares of the float32 peak that "products" and "attention"
-    reach, the shares of the bandwidth that "elementwise" and "update" reach, and the seconds of a "launch"."""
+    "by_size", "launch_flops" (see `Device`) and "calibration": the shares of the float32 peak that "products" and
+    "attention" reach, the shares of the bandwidth that "elementwise" and "update" reach, and the seconds of a
+    "launch"."""
     of_type = {dtype: products(dtype) for dtype in ("float32", "bfloat16")}
-    others = {"sweep": sweep(), "copy": copy(), "launch": launches(), "update": update()}
+    others = {"copy": copy(), "launch": launches(), "update": update()}
     amounts = {name: each for named in (*of_type.values(), others) for name, each in named.items()}
     seconds = fastest({name: run for name, (_, run) in amounts.items()})
     rate = {name: amount / seconds[name] for name, (amount, _) in amounts.items()}
     of_type_rates = {dtype: sorted(rate[name] for name in named) for dtype, named in of_type.items()}
     peak, copied = of_type_rates["float32"][-1], rate["copy"]
     of_token = {(name, tokens): each / tokens for (name, tokens), each in fastest(linears()).items()}
-    of_flop = {key: each / _flops_of_attention(*key) for key, each in fastest(attentions()).items()}
+    of_byte = {(name, moved): each / moved for (name, moved), each in fastest(sweeps()).items()}
+    attention = _attention_table(fastest(attentions()))
     shares = {
         "products": of_type_rates["float32"][len(SIZES) // 2] / peak,
-        "attention": min(1.0, 1 / min(of_flop.values()) / peak),
-        "elementwise": min(1.0, rate["sweep"] / copied),
+        "attention": min(1.0, 1 / attention["seconds"] / peak),
+        "elementwise": 1 / min(of_byte.values()) / copied,
         "update": rate["update"] / copied,
         "launch": 1 / rate["launch"],
     }
     return {
         "peak_flops": {dtype: found[-1] for dtype, found in of_type_rates.items()},
         "bandwidth": copied,
-        "by_size": _multiples(of_token) | _multiples(of_flop),
+        "by_size": _multiples(of_token) | attention["by_size"] | _multiples(of_byte),
+        "launch_flops": attention["launch_flops"],
         "calibration": shares,
     }

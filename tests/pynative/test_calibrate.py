@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from mapping.plan import plan_of
+from parallel_core.operations import ATTENTION, ATTENTION_GRADIENT
+from pynative.calibrate import rates
 from pynative.calibrate.__main__ import main
 from tests.parallel_core.planner.test_search import SMALL
 
@@ -26,6 +30,37 @@ def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
     assert set(messages) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"}
     for points in messages.values():
         assert len(points) == 4 and all(one[1] <= other[1] for one, other in itertools.pairwise(points))
+    by_size = here.device.by_size
+    for named in ("norm", "activation", "embedding", "loss"):
+        assert {named, f"{named} gradient"} <= set(by_size)
+    assert all(multiple >= 1 for points in by_size.values() for _, multiple in points)
+    assert set(here.device.launch_flops) == {ATTENTION, ATTENTION_GRADIENT}
+
+
+def test_a_disturbed_size_changes_a_table_little():
+    """Values of the form a + b / size are kept as they are; one that a busy machine made twice as large moves the
+    smoothed ones by less than a third."""
+    sizes = (64, 128, 256, 512, 1024, 2048)
+    values = [1.0 + 90 / size for size in sizes]
+    assert rates._smooth(sizes, values) == pytest.approx(values)
+    disturbed = rates._smooth(sizes, [*values[:3], 2 * values[3], *values[4:]])
+    assert disturbed == pytest.approx(values, rel=1 / 3) and disturbed[3] < 1.3 * values[3]
+
+
+def test_attention_is_told_apart_by_calls_and_heads():
+    """From times of a call of 0.5 ms and of FLOPs of 1e-11 s (twice that in the gradient, whose call takes 0.8 ms) the
+    table has one multiple for each pass, and a launch's FLOPs, of which the gradient has two launches."""
+    of_flop = {ATTENTION: 1e-11, ATTENTION_GRADIENT: 2e-11}
+    call = {ATTENTION: 5e-4, ATTENTION_GRADIENT: 8e-4}
+    seconds = {
+        (name, length, heads): call[name] + heads * of_flop[name] * rates._flops_of_head(name, length)
+        for name, length, heads in itertools.product(of_flop, rates.LENGTHS, (rates.FEW, rates.MANY))
+    }
+    found = rates._attention_table(seconds)
+    assert found["seconds"] == pytest.approx(1e-11)
+    assert [value for _, value in found["by_size"][ATTENTION]] == pytest.approx([1.0] * 5)
+    assert [value for _, value in found["by_size"][ATTENTION_GRADIENT]] == pytest.approx([2.0] * 5)
+    assert found["launch_flops"] == pytest.approx({ATTENTION: 5e-4 / 1e-11, ATTENTION_GRADIENT: 4e-4 / 1e-11})
 
 
 def test_a_process_that_takes_too_long_is_an_error_line(tmp_path, capsys, monkeypatch):

@@ -67,7 +67,9 @@ def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
         ways.insert(0, f"--load {root} to go on")
     elif checkpoint.begins_anew:
         ways.insert(0, f"{'no --finetune' if checkpoint.finetune else '--resume-training'} to go on")
-    rule = f"has {what} of an earlier run, and this run begins anew"
+    elsewhere = checkpoint.load_checkpoint and not is_inside(checkpoint.load_checkpoint, root)
+    begins = f"loads {checkpoint.load_checkpoint}" if elsewhere else "begins anew"
+    rule = f"has {what} of an earlier run, and this run {begins}"
     yield Finding("--save", str(root), rule, f"give {', '.join(ways)}")
 
 

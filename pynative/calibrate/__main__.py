@@ -34,6 +34,9 @@ from pynative.collectives import connect
 SECONDS, MOST_RANKS = 600, 64
 """The most seconds that a calibration's processes may take; the ranks of a node in the device file, more than a job
 has, since all of a job's are on this machine."""
+MEASUREMENTS = 16
+"""Runs of each operation. Those of several operations take turns, since a machine that others use is slow for whole
+seconds."""
 STEPS, ROUNDS = 12, 2
 """Steps of each training, and trainings of each model, which take turns. The middle half of a model's steps by length
 counts: a machine that others use changes its speed within a second."""
@@ -44,16 +47,16 @@ SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
 speed are in no rate."""
 
 
-def measure() -> None:
-    """Measure rates and messages as one of two ranks, numbered by the environment; rank 0 prints the result as a line,
-    "MEASURED " and JSON."""
+def measure(rounds: int) -> None:
+    """Measure rates, each operation `rounds` times, and messages as one of two ranks, numbered by the environment; rank
+    0 prints the result as a line, "MEASURED " and JSON."""
     ms.set_device("CPU")
     ms.runtime.launch_blocking()
     kernels.use(threads=1)
     backend = connect()
     backend.world.barrier()
-    found = rates.measured()
-    found["calibration"]["alone"] = rates.speed_alone(backend.world)
+    found = rates.measured(rounds)
+    found["calibration"]["alone"] = rates.speed_alone(backend.world, 2 * rounds)
     found["messages"] = messages.measured(backend.world)
     if backend.rank == 0:
         print(RESULT + json.dumps(found), flush=True)
@@ -89,7 +92,11 @@ def _ranks(words: Sequence[str]) -> str:
 def measured() -> dict[str, Any]:
     """The rates and message times of this machine, measured by two processes, by the keys of a device file (those of
     `rates.measured`, and "messages"). Raises RuntimeError if a process fails or takes too long."""
-    results = [line.removeprefix(RESULT) for line in _ranks([MEASURES]).splitlines() if line.startswith(RESULT)]
+    results = [
+        line.removeprefix(RESULT)
+        for line in _ranks([MEASURES, str(MEASUREMENTS)]).splitlines()
+        if line.startswith(RESULT)
+    ]
     return json.loads(results[0])
 
 
@@ -143,10 +150,10 @@ def write(keys: dict[str, Any], path: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """Measure this machine, write the device file that `argv` names (.yaml), refine it by short trainings, and write it
     again. Returns the exit code: 0, or with the error on stderr 2 for other arguments, 1 after a RuntimeError,
-    ValueError or OSError. `--measure` and `--train FOLDER STEPS ROUNDS` are what the processes that this starts are
-    called with."""
-    if [*argv] == [MEASURES]:
-        measure()
+    ValueError or OSError. `--measure ROUNDS` and `--train FOLDER STEPS ROUNDS` are what the processes that this
+    starts are called with."""
+    if len(argv) == 2 and argv[0] == MEASURES:
+        measure(int(argv[1]))
         return 0
     if len(argv) == 4 and argv[0] == TRAINS:
         train(Path(argv[1]), *map(int, argv[2:]))

@@ -37,9 +37,6 @@ from pynative.tape.autograd import backward, leaf, recording, take_gradient
 Key = TypeVar("Key")
 Size = TypeVar("Size", int, float)
 Run = Callable[[], Any]
-ROUNDS = 16
-"""Runs of each operation. Those of several operations take turns, since a machine that others use is slow for whole
-seconds."""
 SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 """(Rows, inner size, columns) of the products that are measured."""
 TOKENS, LENGTHS = (64, 128, 256, 512, 1024, 2048), (128, 256, 512, 1024, 2048)
@@ -52,7 +49,7 @@ LAUNCHES, NEXT = 50, 6
 """Launches, and weights of a linear, in one run."""
 
 
-def fastest(runs: Mapping[Key, Run], rounds: int = ROUNDS) -> dict[Key, float]:
+def fastest(runs: Mapping[Key, Run], rounds: int) -> dict[Key, float]:
     """Key -> seconds of the fastest of `rounds` calls of its function, after one that warms up. The functions are
     called in turns."""
     waits = ms.get_context("device_target") != "CPU"  # on a CPU an operator has ended when its call returns
@@ -250,9 +247,9 @@ def update(elements: int = 1 << 20) -> tuple[float, Run]:
     return 4.0 * elements * (2 * 2 + 3 + 1), step
 
 
-def speed_alone(group: Group) -> float:
+def speed_alone(group: Group, rounds: int) -> float:
     """On rank 0 its speed while rank 1 of `group`, the only other, sleeps, as a multiple of that while both compute;
-    rank 1 returns 0. Both call this; products, attention and a sweep are computed in turns, and the fastest of several
+    rank 1 returns 0. Both call this; products, attention and sweeps are computed in turns, and the fastest of `rounds`
     times counts."""
     runs = [
         call
@@ -260,7 +257,7 @@ def speed_alone(group: Group) -> float:
         for call in few.values()
     ]
     both = alone = inf
-    for _ in range(2 * ROUNDS):
+    for _ in range(rounds):
         group.barrier()
         both = min(both, _seconds(runs))
         group.barrier()
@@ -278,21 +275,21 @@ def _seconds(runs: Sequence[Run]) -> float:
     return time.perf_counter() - start
 
 
-def measured() -> dict[str, Any]:
-    """All rates, by the keys of a device file: "peak_flops" (FLOP/s by type), "bandwidth" (bytes per second of a copy),
-    "by_size", "launch_flops" (see `Device`) and "calibration": the shares of the float32 peak that "products" and
-    "attention" reach, the shares of the bandwidth that "elementwise" and "update" reach, and the seconds of a
-    "launch"."""
+def measured(rounds: int) -> dict[str, Any]:
+    """All rates, each by the fastest of `rounds` runs, by the keys of a device file: "peak_flops" (FLOP/s by type),
+    "bandwidth" (bytes per second of a copy), "by_size", "launch_flops" (see `Device`) and "calibration": the shares of
+    the float32 peak that "products" and "attention" reach, the shares of the bandwidth that "elementwise" and "update"
+    reach, and the seconds of a "launch"."""
     of_type = {dtype: products(dtype) for dtype in ("float32", "bfloat16")}
     others = {"copy": copy(), "launch": launches(), "update": update()}
     amounts = {name: each for named in (*of_type.values(), others) for name, each in named.items()}
-    seconds = fastest({name: run for name, (_, run) in amounts.items()})
+    seconds = fastest({name: run for name, (_, run) in amounts.items()}, rounds)
     rate = {name: amount / seconds[name] for name, (amount, _) in amounts.items()}
     of_type_rates = {dtype: sorted(rate[name] for name in named) for dtype, named in of_type.items()}
     peak, copied = of_type_rates["float32"][-1], rate["copy"]
-    of_token = {(name, tokens): each / tokens for (name, tokens), each in fastest(linears()).items()}
-    of_byte = {(name, moved): each / moved for (name, moved), each in fastest(sweeps()).items()}
-    attention = _attention_table(fastest(attentions()))
+    of_token = {(name, tokens): each / tokens for (name, tokens), each in fastest(linears(), rounds).items()}
+    of_byte = {(name, moved): each / moved for (name, moved), each in fastest(sweeps(), rounds).items()}
+    attention = _attention_table(fastest(attentions(), rounds))
     shares = {
         "products": of_type_rates["float32"][len(SIZES) // 2] / peak,
         "attention": min(1.0, 1 / attention["seconds"] / peak),

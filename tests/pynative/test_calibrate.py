@@ -16,6 +16,7 @@ from tests.parallel_core.planner.test_search import SMALL
 def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
     """The file has rates that a machine can have and times of five kinds of messages that grow with size; a plan on it
     is slower than on an A100."""
+    monkeypatch.setattr("pynative.calibrate.__main__.MEASUREMENTS", 1)
     monkeypatch.setattr("pynative.calibrate.__main__.STEPS", 3)
     monkeypatch.setattr("pynative.calibrate.__main__.ROUNDS", 1)
     path = tmp_path / "cpu.yaml"

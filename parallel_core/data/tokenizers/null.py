@@ -30,7 +30,10 @@ class NullTokenizer(MegatronTokenizer):
         try:
             ids = [int(word) for word in text.split()]
         except ValueError as error:
-            raise ValueError(f"NullTokenizer takes decimal ids with spaces between, not {text[:40]!r}") from error
+            raise ValueError(
+                f"NullTokenizer takes decimal ids with spaces between, not {text[:40]!r}; for text give "
+                "--tokenizer-type and its files (without it the tokenizer is a NullTokenizer)"
+            ) from error
         wrong = [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]
         if wrong:
             raise ValueError(f"NullTokenizer: id {wrong[0]} is not below {self.vocab_size}; raise --vocab-size")

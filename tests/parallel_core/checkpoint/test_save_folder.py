@@ -30,11 +30,12 @@ def used(tmp_path) -> Path:
     return tmp_path / "save"
 
 
-WORDS = "has iteration 8 of an earlier run, and this run begins anew; give"
+RULE = "has iteration 8 of an earlier run, and this run"
+WORDS = f"{RULE} begins anew; give"
 REFUSED = {
     "": f"{WORDS} --load SAVE to go on, another directory, or --overwrite-save",
-    "--load ELSEWHERE": f"{WORDS} --load SAVE to go on, another directory",
-    "--load SAVE/earlier_1": f"{WORDS} --load SAVE to go on, another directory",
+    "--load ELSEWHERE": f"{RULE} loads ELSEWHERE; give --load SAVE to go on, another directory",
+    "--load SAVE/earlier_1": f"{RULE} loads SAVE/earlier_1; give --load SAVE to go on, another directory",
     "--load SAVE --finetune": f"{WORDS} no --finetune to go on, another directory, or --overwrite-save",
 }
 ACCEPTED = (
@@ -52,8 +53,10 @@ def test_a_run_that_begins_anew_is_refused_where_another_has_saved(used, flags):
     """A run that begins anew in a folder with checkpoints is one error with the flags that go on, move the older ones
     away (`earlier_*`) or choose another folder."""
     save(used / "earlier_1", 2, [one_tensor(1)])
-    expected = f"--save {used}: {REFUSED[flags]}".replace("SAVE", str(used))
-    placed = flags.replace("SAVE", str(used)).replace("ELSEWHERE", str(used.parent / "other"))
+    expected, placed = (
+        words.replace("SAVE", str(used)).replace("ELSEWHERE", str(used.parent / "other"))
+        for words in (f"--save SAVE: {REFUSED[flags]}", flags)
+    )
     (finding,) = told(f"--save {used} --save-interval 1 {placed}")
     assert finding.startswith(expected) and ("earlier_*" in finding), finding
 

@@ -52,8 +52,10 @@ FLAGS = group(
     ),
     ignored("there is one implementation of the model", "--use-mcore-models"),
     ignored(
-        "the model's flags say which layers it has, and so need no module that names them; longcat_spec is "
-        "--moe-shortcut-connected",
+        "the model's flags say which layers it has, and so need no module that names them; but longcat_spec is "
+        "--moe-shortcut-connected, minimax_spec --qk-norm-type per_layer, a spec of Mamba's a state space in each "
+        "layer where no pattern or ratio says otherwise, and hunyuan_spec norms heads after their rotation, stretches "
+        "rotary positions by alpha 1000 and lets --scale-depth act on feed-forward blocks alone",
         value("--spec=str*", type=spec),
         value("--mtp-spec=str*", type=spec),
     ),

@@ -44,9 +44,9 @@ class HostMemory:
             return held
         return np.empty(shape, kind)
 
-    def touch(self) -> None:
-        """Write zeros to all of the memory, so that the system provides it; stops early if `hold` is called."""
-        arrays = self._arrays
+    def touch(self, arrays: Mapping[str, Array]) -> None:
+        """Write zeros to `arrays`, which `hold` has returned, so that the system provides them; stops early, or does
+        nothing, if `hold` was called since: copies may be there."""
         for piece in (piece for array in arrays.values() for piece in _pieces(array)):
             with self._lock:
                 if self._arrays is not arrays:

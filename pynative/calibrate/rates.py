@@ -43,6 +43,7 @@ TOKENS, LENGTHS = (64, 128, 256, 512, 1024, 2048), (128, 256, 512, 1024, 2048)
 """Tokens of the linears that are measured, and of the sequences of attention."""
 FEW, MANY, SIZE = 2, 8, 64
 """The two numbers of heads for which attention is measured, and the channels of each."""
+LEAST_OF_HEADS = 0.01
 LAUNCHES_OF = {ATTENTION: 1, ATTENTION_GRADIENT: 2}
 """Launches that the planner counts for a call."""
 LAUNCHES, NEXT = 50, 6
@@ -129,14 +130,16 @@ def _flops_of_head(name: str, length: int) -> float:
 
 def _attention_table(seconds: Mapping[tuple[str, int, int], float]) -> dict[str, Any]:
     """Attention's part of a device file, from the seconds of `attentions`: "seconds" of the fastest FLOP, "by_size",
-    and "launch_flops" by the calls of the two shortest sequences, in which heads take least of the time."""
+    and "launch_flops" by the calls of the two shortest sequences, in which heads take least of the time. Heads take
+    at least LEAST_OF_HEADS of a call with many, however the two calls were disturbed."""
     both = {
         (name, length): (seconds[name, length, FEW], seconds[name, length, MANY])
         for name, length in product(LAUNCHES_OF, LENGTHS)
     }
     of_head = {key: (many - few) / (MANY - FEW) for key, (few, many) in both.items()}
     of_call = {key: max(0.0, few - FEW * of_head[key]) for key, (few, _) in both.items()}
-    of_flop = {key: (many - of_call[key]) / MANY / _flops_of_head(*key) for key, (_, many) in both.items()}
+    of_heads = {key: max(many - of_call[key], LEAST_OF_HEADS * many) for key, (_, many) in both.items()}
+    of_flop = {key: seconds / MANY / _flops_of_head(*key) for key, seconds in of_heads.items()}
     least = min(of_flop.values())
     launch_flops = {
         name: mean(of_call[name, length] for length in LENGTHS[:2]) / launches / least
@@ -160,11 +163,15 @@ def _multiples(seconds: Mapping[tuple[str, Size], float]) -> dict[str, list[list
 
 
 def _smooth(sizes: Sequence[float], values: Sequence[float]) -> list[float]:
-    """The values of a + b / size that have the least squares of relative distances from `values`: reading a weight, or
-    a block of queries, takes the same time for few tokens as for many, and a disturbed value counts as one of all."""
-    wanted = np.array(values)
-    terms = np.stack([np.ones(len(sizes)), 1 / np.array(sizes)], axis=1)
-    factors = np.linalg.lstsq(terms / wanted[:, None], np.ones(len(sizes)), rcond=None)[0]
+    """The values of a + b / size, neither factor below 0, that have the least squares of relative distances from
+    `values`, which are above 0: reading a weight, or a block of queries, takes the same time for few tokens as for
+    many, and a disturbed value counts as one of all."""
+    wanted, terms = np.array(values), np.stack([np.ones(len(sizes)), 1 / np.array(sizes)], axis=1)
+    shares = terms / wanted[:, None]
+    factors = np.linalg.lstsq(shares, np.ones(len(sizes)), rcond=None)[0]
+    if (factors < 0).any():
+        term = int(factors.argmax())
+        factors = np.eye(2)[term] * shares[:, term].sum() / (shares[:, term] ** 2).sum()
     return [float(value) for value in terms @ factors]
 
 

@@ -23,8 +23,8 @@ def prepared_memory(state: RunState) -> HostMemory:
     """Host memory for copies of what this rank saves; a thread, which may still run when this returns, writes zeros
     to it so that the system provides it."""
     memory = HostMemory()
-    memory.hold(local_tensors(state))
-    _in_background(memory.touch)
+    arrays = memory.hold(local_tensors(state))
+    _in_background(lambda: memory.touch(arrays))
     return memory
 
 

@@ -48,6 +48,20 @@ def test_a_disturbed_size_changes_a_table_little():
     assert disturbed == pytest.approx(values, rel=1 / 3) and disturbed[3] < 1.3 * values[3]
 
 
+@pytest.mark.parametrize("values", [(9.0, 4.0, 0.1), (1.0, 2.0, 9.0), (1.0, 1e-3, 1.0)])
+def test_no_smoothed_value_is_below_zero(values):
+    """Values so disturbed that a straight fit would have a part below 0 give a table of values above 0."""
+    assert all(value > 0 for value in rates._smooth((64, 128, 2048), values))
+
+
+def test_disturbed_times_of_attention_make_a_table():
+    """A machine so busy that many heads took less time than few gives values above 0 all the same."""
+    keys = itertools.product(rates.LAUNCHES_OF, rates.LENGTHS, (rates.FEW, rates.MANY))
+    found = rates._attention_table({key: 1e-3 if key[2] == rates.FEW else 1e-4 for key in keys})
+    assert found["seconds"] > 0 and all(flops >= 0 for flops in found["launch_flops"].values())
+    assert all(value > 0 for points in found["by_size"].values() for _, value in points)
+
+
 def test_attention_is_told_apart_by_calls_and_heads():
     """From times of a call of 0.5 ms and of FLOPs of 1e-11 s (twice that in the gradient, whose call takes 0.8 ms) the
     table has one multiple for each pass, and a launch's FLOPs, of which the gradient has two launches."""

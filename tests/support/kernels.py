@@ -107,10 +107,10 @@ def assert_equals_reference(function: Callable, reference: Callable, inputs: Seq
         assert_close(gradient, wanted, 2e-5)
 
 
-def assert_close(actual: Array, expected: Array, tolerance: float) -> None:
-    """Assert that every element is within `tolerance` times the largest expected magnitude (at least 0.1)."""
+def assert_close(actual: Array, expected: Array, tolerance: float, least: float = 0.1) -> None:
+    """Assert that every element is within `tolerance` times the largest expected magnitude (at least `least`)."""
     assert actual.shape == expected.shape
-    bound = tolerance * max(0.1, float(np.abs(expected).max(initial=0)))
+    bound = tolerance * max(least, float(np.abs(expected).max(initial=0)))
     error = float(np.abs(actual - expected).max(initial=0))
     assert error <= bound, f"off by {error:.2e}, allowed {bound:.2e}"
 

@@ -80,8 +80,7 @@ def test_who_finishes_waits_for_what_another_thread_has_begun(monkeypatch):
 def test_memory_stays_where_it_fits():
     """The next snapshot's copies lie in the last one's memory where shape and type are the same, else in new memory."""
     memory = HostMemory()
-    memory.hold(tensors_of(some()))
-    memory.touch()
+    memory.touch(memory.hold(tensors_of(some())))
     first = Snapshot(tensors_of(some(1)), memory)
     first.finish()
     places = {name: tensor.values.read().ctypes.data for name, tensor in first.tensors.items()}
@@ -96,7 +95,7 @@ def test_memory_stays_where_it_fits():
 def test_memory_that_is_made_ready_is_left_alone_once_it_is_needed(monkeypatch):
     """`touch`, which writes zeros to the memory in advance, stops as soon as a snapshot is made: its copies stay."""
     memory, pieces, arrays = HostMemory(), snapshot._pieces, some()
-    memory.hold(tensors_of(arrays))
+    held = memory.hold(tensors_of(arrays))
     made: list[Snapshot] = []
 
     def pieces_and_a_snapshot(array: np.ndarray):
@@ -107,8 +106,18 @@ def test_memory_that_is_made_ready_is_left_alone_once_it_is_needed(monkeypatch):
                 made[0].finish()
 
     monkeypatch.setattr(snapshot, "_pieces", pieces_and_a_snapshot)
-    memory.touch()
+    memory.touch(held)
     assert_copied(made[0], arrays)
+
+
+def test_memory_is_not_made_ready_once_copies_are_there():
+    """A thread of `touch` that a busy machine lets begin only after the first snapshot changes no copy."""
+    memory, arrays = HostMemory(), some()
+    held = memory.hold(tensors_of(arrays))
+    made = Snapshot(tensors_of(arrays), memory)
+    made.finish()
+    memory.touch(held)
+    assert_copied(made, arrays)
 
 
 def test_sixteen_bits_are_copied_as_they_are():

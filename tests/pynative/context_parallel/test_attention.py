@@ -14,7 +14,7 @@ from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
 from pynative.kernels.block import AttentionRule
 from tests.support.distributed import run
 from tests.support.documents import drawn_starts
-from tests.support.kernels import assert_close, normal, run_operator
+from tests.support.kernels import assert_close, normal, run_operator, upstream
 
 LAYOUTS = {
     "cp2 ring": (2, RING, None),
@@ -56,7 +56,6 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
     from pynative import kernels, parallel_state
     from pynative.context_parallel.batch import context_shard
     from pynative.context_parallel.ulysses import context_parallel_attention
-    from tests.support.kernels import upstream
 
     kernels.use(implementation, 2)
     size, algorithm, degree = layout
@@ -90,13 +89,22 @@ def whole_attention(call: bytes) -> tuple[list, list]:
     return run(1, cut_attention, (1, RING, None), *pickle.loads(call))[0]
 
 
-def check(layout, arrays, options, implementation="host") -> None:
+def cancelled(arrays) -> float:
+    """A tenth of the largest term of the gradients of queries and keys. Where a row sees one key they are differences
+    of equal terms: 0 but for the rounding of the terms, which was 0.07e-6 of the largest."""
+    q, k, v = arrays
+    gradient = upstream((*q.shape[:2], q.shape[2] * v.shape[3]), 0).reshape(*q.shape[:3], v.shape[3])
+    products = np.einsum("sbne,tbne->bnst", gradient, np.repeat(v, q.shape[2] // v.shape[2], axis=2))
+    return 0.1 * 0.3 * float(np.abs(products).max() * max(np.abs(q).max(), np.abs(k).max()))
+
+
+def check(layout, arrays, options, implementation="host", least=0.1) -> None:
     parts = run(layout[0], cut_attention, layout, arrays, options, implementation)
     together = [np.concatenate(pieces) for pieces in zip(*(out + gradients for out, gradients in parts), strict=True)]
     out, gradients = whole_attention(pickle.dumps((arrays, options)))
     order = ContextLayout.of(*layout)
     for ours, expected in zip(together, out + gradients, strict=True):
-        assert_close(order.to_whole(ours), expected, 2e-6)
+        assert_close(order.to_whole(ours), expected, 2e-6, least)
 
 
 @pytest.mark.parametrize("implementation", ["host", "ops"])
@@ -167,7 +175,8 @@ def test_chunks_across_several_blocks_of_queries(layout, form):
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, value_size, masked, ends):
-    """Drawn batches, head sizes, lengths, masks and document ends: output and gradients are one rank's."""
+    """Drawn batches, head sizes, lengths, masks and document ends: output and gradients are one rank's, to the rounding
+    of the terms of which they are sums."""
     size, length = LAYOUTS[layout][0], 2 * LAYOUTS[layout][0] * scale
     arrays = heads(length, batch, groups * heads_per_group * size, groups, head_size, value_size)
     options = {"mask": document_mask(length, batch)} if masked else {}
@@ -175,4 +184,5 @@ def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, val
         LAYOUTS[layout],
         arrays,
         options if ends is None else options | {"first_keys": drawn_starts(batch, length, 1, ends)},
+        least=max(0.1, cancelled(arrays)),
     )

@@ -19,6 +19,8 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Place, ShardSpec, place
 from pynative import parallel_state
 from pynative.memory import in_place
+from pynative.memory.arrays import array_type
+from pynative.memory.rounding import convert
 
 Dtype: TypeAlias = "str | ms.Type"
 """A type by MindSpore's object or by its name, "float32"."""
@@ -120,8 +122,11 @@ def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None 
 def as_type(values: Array, dtype: ms.Type) -> Tensor:
     """A tensor of type `dtype` with the values of a float32 array: over its memory if `dtype` is float32 and the array
     is C-contiguous, else a copy."""
-    tensor = Tensor.from_numpy(values)
-    return tensor if dtype == ms.float32 else tensor.astype(dtype)
+    if dtype is ms.float32:
+        return Tensor.from_numpy(values)
+    found = np.empty(values.shape, array_type(dtype))
+    convert(values, found)
+    return Tensor.from_numpy(found)
 
 
 def _global_name(path: str) -> str:

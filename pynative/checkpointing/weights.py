@@ -17,6 +17,8 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.memory.arrays import values_of
+from pynative.memory.rounding import widened
 from pynative.parameter import name_parameters, place_of, settled, type_name, whole_parameters, write_parameter
 
 Shards: TypeAlias = "dict[str, tuple[Place, Array]]"
@@ -53,7 +55,8 @@ def _value(parameter: Parameter) -> Tensor:
 
 def _array(tensor: Tensor) -> Array:
     """The values of a tensor as an array; those of a 16-bit type as float32, because numpy lacks bfloat16."""
-    return np.asarray((tensor.astype(ms.float32) if type_name(tensor.dtype) in FLOATS else tensor).asnumpy())
+    array = values_of(tensor)
+    return widened(array) if type_name(tensor.dtype) in FLOATS else array
 
 
 def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, Array] | None:

@@ -41,6 +41,11 @@ def array_of(tensor: Tensor) -> Array:
     return np.ndarray(tensor.shape, dtype, memory)
 
 
+def values_of(tensor: Tensor) -> Array:
+    """The values of a tensor as an array, to be read: as `array_of` in the host's memory, else a copy."""
+    return array_of(tensor) if tensor.device == "CPU" else tensor.asnumpy()
+
+
 def writable(tensor: Tensor) -> Array:
     """An array over the tensor's own memory, to be written. Raises ValueError where MindSpore gives only a copy,
     as of a tensor that is not contiguous."""

@@ -1,15 +1,15 @@
 """Writing into a tensor's own memory, whichever of float32, float16 and bfloat16 the types of target and source are.
 
 MindSpore's in-place methods, such as `add_`, silently do nothing on a CPU. Its `assign` and `assign_add` work in
-float32; in 16 bits a CPU refuses them or, adding float16, does nothing. So numpy writes into 16-bit tensors on a CPU,
-and into views of a `FlatMemory` that lies in the host's memory; it takes a third of the time, and rounds once.
+float32; in 16 bits a CPU refuses them or, adding float16, does nothing. So numpy writes into tensors on a CPU, and into
+views of a `FlatMemory` that lies in the host's memory: in a third of the time, and 16-bit values are rounded once.
 """
 
 import mindspore
 from mindspore import Tensor, ops
 
 from parallel_core.numerics.dtypes import Array
-from pynative.memory.arrays import array_of, writable
+from pynative.memory.arrays import values_of, writable
 from pynative.memory.rounding import put, widened
 
 
@@ -20,7 +20,7 @@ def assign(target: Tensor, source: Tensor) -> None:
     if memory is None:
         ops.assign(target, _as(_sent(source), target))
     else:
-        put(widened(_values(source)), memory, accumulate=False)
+        put(widened(values_of(source)), memory, accumulate=False)
 
 
 def assign_add(target: Tensor, source: Tensor) -> None:
@@ -30,11 +30,7 @@ def assign_add(target: Tensor, source: Tensor) -> None:
     if memory is None:
         ops.assign_add(target, _as(source, target))
     else:
-        put(widened(_values(source)), memory, accumulate=True)
-
-
-def _values(source: Tensor) -> Array:
-    return array_of(source) if source.device == "CPU" else source.asnumpy()
+        put(widened(values_of(source)), memory, accumulate=True)
 
 
 def is_on_host(tensor: Tensor) -> bool:
@@ -55,15 +51,9 @@ def _as(source: Tensor, target: Tensor) -> Tensor:
 
 
 def _host_memory(target: Tensor) -> Array | None:
-    """The target's memory as an array, for numpy to write; None where MindSpore's own operators can write it.
-
-    They cannot write from a device into host memory of a `FlatMemory`, nor in 16 bits on a CPU.
-    """
+    """The target's memory as an array, for numpy to write; None where MindSpore's own operators write it: on a device,
+    but for host memory of a `FlatMemory`."""
     known: Array | None = getattr(target, "host_memory", None)
-    if known is not None or not _is_narrow(target) or mindspore.get_context("device_target") != "CPU":
+    if known is not None or mindspore.get_context("device_target") != "CPU":
         return known
     return writable(target)
-
-
-def _is_narrow(target: Tensor) -> bool:
-    return target.dtype is mindspore.float16 or target.dtype is mindspore.bfloat16

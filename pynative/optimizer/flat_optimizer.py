@@ -20,6 +20,8 @@ from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory
 from pynative.distributed.overlap import OverlappedGathers
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
 from pynative.memory import in_place
+from pynative.memory.arrays import values_of
+from pynative.memory.rounding import convert
 from pynative.optimizer.muon import MuonMatrix
 from pynative.optimizer.offload import allocate_states, where_states_are
 from pynative.optimizer.sweep import Step, Sweep
@@ -223,4 +225,7 @@ def _sweep_of(run: Span, treated: Treatment, buffer: ParamAndGradBuffer, states:
 
 def _is_rounded_from(rounded: Tensor, exact: Tensor) -> bool:
     """Whether a 16-bit tensor holds exactly the float32 tensor's values, rounded."""
-    return rounded.asnumpy().tobytes() == exact.astype(rounded.dtype).asnumpy().tobytes()
+    held = values_of(rounded)
+    expected = np.empty_like(held)
+    convert(values_of(exact), expected)
+    return held.tobytes() == expected.tobytes()

@@ -7,6 +7,7 @@ import pytest
 
 from pynative.kernels.host.engine import NumpyEngine, onednn
 from pynative.startup import device
+from tests.support import warm
 
 SILENT, NOTICE = False, True
 CASES = {
@@ -126,3 +127,29 @@ def test_a_script_that_sets_its_threads_keeps_them(monkeypatch, dispatching, com
     monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))
     device.initialize("CPU", "host", threads=1, world_size=1)
     assert (settings.dispatching, settings.computing) == found
+
+
+TAPE = """
+import os, numpy as np
+from mindspore import Tensor
+from pynative.startup import device
+from pynative.tape.autograd import Function, backward, leaf, recording
+
+class Same(Function):
+    forward = staticmethod(lambda ctx, x: Tensor.from_numpy(x.asnumpy()))
+    backward = staticmethod(lambda ctx, gradient: gradient)
+
+device.initialize("CPU", "host", threads=1, world_size=1)
+with recording():
+    x = leaf(Tensor.from_numpy(np.ones(1, np.float32)))
+    backward([Same.apply(x)], [Tensor.from_numpy(np.ones(1, np.float32))])
+print(x._grad, [open(f"/proc/self/task/{thread}/comm").read().strip() for thread in os.listdir("/proc/self/task")])
+"""
+
+
+def test_a_backward_passes_through_no_thread():
+    """On a CPU the main thread runs the backward itself, in a process without one of MindSpore's operators, too: its
+    threads `bprop_queue` and `backend_queue`, for which it would spin, are not there."""
+    done = warm.run(["-c", TAPE])
+    assert done.returncode == 0, done.stderr
+    assert "[1.]" in done.stdout and "queue" not in done.stdout, done.stdout

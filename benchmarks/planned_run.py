@@ -12,6 +12,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+from parallel_core.planner import Device, Plan
+from parallel_core.planner.recorded import Recorded, mean_seconds, read_run, stage_of
+
 RESULT, LINES = "RESULT ", "lines.json"
 RECORDED = ("--trace", "--profile-step-start", "2", "--profile-step-end", "1000")
 
@@ -34,7 +38,7 @@ def measured(ranks: int, lines: Sequence[Sequence[str]]) -> list[list[Found]]:
     fails."""
     with tempfile.TemporaryDirectory() as folder:
         results = trained(ranks, lines, folder)
-        seconds = [seconds_of(Path(folder, str(number), "output")) for number in range(len(lines))]
+        seconds = [seconds_of(run_of(folder, number)) for number in range(len(lines))]
     return [
         [times | memory for times, memory in zip(*of_ranks, strict=True)]
         for of_ranks in zip(seconds, results, strict=True)
@@ -62,13 +66,15 @@ def trained(ranks: int, lines: Sequence[Sequence[str]], folder: str) -> list[lis
     return [[json.loads(line) for line in of_ranks] for of_ranks in zip(*found, strict=True)]
 
 
-def seconds_of(folder: Path) -> list[Found]:
-    """Each rank's times, predicted by the run's plan and measured, from the folder of a recorded run."""
-    from parallel_core.planner import Plan
-    from parallel_core.planner.recorded import mean_seconds, read_run, stage_of
+def run_of(folder: str | Path, number: int) -> Recorded:
+    """The run of the line with this number that `trained` has left in a folder."""
+    return read_run(Path(folder, str(number), "output"))
 
-    run = read_run(folder)
-    plan = Plan.of_run(run.config)
+
+def seconds_of(run: Recorded, device: Device | None = None) -> list[Found]:
+    """Each rank's times in a recorded run, predicted for a device (None: the one that the run's flags name) and
+    measured."""
+    plan = Plan(run.config, device) if device else Plan.of_run(run.config)
     took = mean_seconds(run, plan.placement.topology)
     return [_beside(plan.step.of_stage(stage_of(plan, rank)), seconds) for rank, seconds in took.items()]
 

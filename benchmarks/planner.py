@@ -1,12 +1,13 @@
 """The planner beside this machine: a step's time, bubble and memory of 12 layouts on two ranks, predicted and measured.
 
-    python benchmarks/planner.py [--only zb-h1 experts ...] [--device FILE.yaml] [--rounds 3] [--turns 3]
+    python benchmarks/planner.py [--only zb-h1 experts ...] [--device FILE.yaml] [--rounds 1] [--turns 6]
 
-Each round calibrates (`plan --calibrate`) unless a device file is given, then trains the layouts in turns, in processes
-of their own, so that a machine whose speed changes while they train changes all of them alike. One line of JSON a
-layout and round, with the mean of its turns: `time` and `memory` are measured over predicted of the rank where that is
-farthest from 1, `bubble_points` the largest distance of the bubbles, in hundredths of the step; `ranks` has each rank's
-figures, and the parts of its steps. The last lines have the medians of the rounds. Times say something on a quiet
+Each round measures the rates of a calibration (`plan --calibrate`), unless a device file is given, then trains the
+small models of a calibration and the layouts in turns, and refines the rates by the former: so a machine whose speed
+changes meanwhile changes both sides alike, which one calibration before all layouts does not. One line of JSON a layout
+and round, of the typical steps of all its turns: `time` and `memory` are measured over predicted of the rank where that
+is farthest from 1, `bubble_points` the largest distance of the bubbles, in hundredths of the step; `ranks` has each
+rank's figures, and the parts of its steps. The last lines have the medians of the rounds. Times say something on a quiet
 machine alone; memory, the arrays that were allocated, on any.
 """
 
@@ -16,12 +17,15 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.model import model_flags, parser_of
-from benchmarks.planned_run import Found, calibrated, measured
+from benchmarks.planned_run import Found, run_of, seconds_of, trained
+from parallel_core.planner import Device, find_device
+from parallel_core.planner.recorded import joined
+from pynative.calibrate.__main__ import device_of, fitted, measured, train_models, write
 
 PP2 = "--pipeline-model-parallel-size 2"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -50,7 +54,7 @@ def parse() -> argparse.Namespace:
     parser = parser_of(__doc__, hidden=512, layers=4, heads=8, seq=256, mbs=1, vocab=4096, micro_batches=4, steps=8)
     parser.add_argument("--only", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="layouts")
     parser.add_argument("--rounds", type=int, default=1, help="how often all layouts are measured in turns")
-    parser.add_argument("--turns", type=int, default=3, help="how often they train in a round, --steps steps each time")
+    parser.add_argument("--turns", type=int, default=6, help="how often they train in a round, --steps steps each time")
     parser.add_argument("--device", help="a device file, instead of a calibration")
     return parser.parse_args()
 
@@ -76,28 +80,48 @@ def compared(found: list[Found]) -> dict[str, float]:
     return {**worst, "bubble_points": round(points, 1)}
 
 
-def mean_of(turns: list[list[Found]]) -> list[Found]:
-    """Each rank's figures, the measured ones as means over the turns. turns: of each turn those of each rank."""
-    found: list[Found] = []
-    for own in zip(*turns, strict=True):
-        names = [name for name in own[0] if all(name in turn for turn in own)]
-        found.append({name: [own[0][name][0], mean(turn[name][1] for turn in own)] for name in names})
-    return found
+def of_round(options: argparse.Namespace, folder: str) -> dict[str, list[Found]]:
+    """Layout -> each rank's figures of one round; its files are left in `folder`."""
+    path = options.device and str(Path(options.device).absolute())
+    if not path:
+        path = f"{folder}/rates.yaml"
+        write(device_of(measured()), path)
+    memory: dict[str, list[Found]] = {}
+    by_ranks = [(ranks, [one for one in options.only if LAYOUTS[one][0] == ranks]) for ranks in (1, 2)]
+    turns = [f"{folder}/{turn}" for turn in range(options.turns)]
+    for turn in turns:
+        if not options.device:
+            train_models(f"{turn}/models", 1)
+        for ranks, layouts in by_ranks:
+            place = Path(turn, str(ranks))
+            place.mkdir(parents=True)
+            found = trained(ranks, [flags_of(options, layout, path) for layout in layouts], str(place))
+            memory |= zip(layouts, found, strict=True)
+    device = find_device(path) if options.device else fitted(find_device(path), [f"{turn}/models" for turn in turns])
+    seconds = {
+        layout: of_turns([f"{turn}/{ranks}" for turn in turns], number, device)
+        for ranks, layouts in by_ranks
+        for number, layout in enumerate(layouts)
+    }
+    return {
+        layout: [times | own for times, own in zip(seconds[layout], memory[layout], strict=True)]
+        for layout in options.only
+    }
+
+
+def of_turns(folders: list[str], number: int, device: Device) -> list[Found]:
+    """Each rank's times in the runs with this number in all folders together."""
+    return seconds_of(joined([run_of(folder, number) for folder in folders]), device)
 
 
 def main() -> None:
-    """Calibrate, measure all layouts, and print a line for each; as often as there are rounds, and then the medians."""
+    """Measure all layouts, and print a line for each; as often as there are rounds, and then the medians."""
     options, rounds = parse(), defaultdict(list)
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            device = str(Path(options.device).absolute()) if options.device else calibrated(folder)
-            for ranks in sorted({LAYOUTS[layout][0] for layout in options.only}):
-                layouts = [layout for layout in options.only if LAYOUTS[layout][0] == ranks]
-                runs = measured(ranks, [flags_of(options, layout, device) for layout in layouts] * options.turns)
-                for place, layout in enumerate(layouts):
-                    found = mean_of(runs[place :: len(layouts)])
-                    rounds[layout].append(compared(found))
-                    print(json.dumps({"layout": layout, **rounds[layout][-1], "ranks": found}), flush=True)
+            for layout, found in of_round(options, folder).items():
+                rounds[layout].append(compared(found))
+                print(json.dumps({"layout": layout, **rounds[layout][-1], "ranks": found}), flush=True)
     for layout, lines in rounds.items():
         print(json.dumps({"median of": layout} | {key: median(line[key] for line in lines) for key in lines[0]}))
 

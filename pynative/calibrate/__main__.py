@@ -100,15 +100,27 @@ def measured() -> dict[str, Any]:
     return json.loads(results[0])
 
 
-def trained(device: Device) -> Device:
+def train_models(folder: str, rounds: int) -> None:
+    """Train the small models `rounds` times in turns, in two processes; the traces are left in folder/model/round.
+    Raises RuntimeError if a process fails or takes too long."""
+    _ranks([TRAINS, folder, str(STEPS), str(rounds)])
+
+
+def fitted(device: Device, folders: Sequence[str]) -> Device:
     """A copy of the device, its rates refined so that the planner's times of the small models come close to those of
-    their trainings, which are run here. Raises RuntimeError if a process fails or takes too long, ValueError or
-    OSError for a run whose files cannot be read."""
-    with tempfile.TemporaryDirectory() as folder:
-        _ranks([TRAINS, folder, str(STEPS), str(ROUNDS)])
-        found = refined(device, [joined([*map(read_run, Path(folder, model).iterdir())]) for model in MODELS])
+    their trainings in all `folders`, as `train_models` leaves them. Raises ValueError or OSError for a run whose files
+    cannot be read."""
+    runs = [[read_run(run) for folder in folders for run in Path(folder, model).iterdir()] for model in MODELS]
+    found = refined(device, [joined(of_model) for of_model in runs])
     old = found.calibration
     return replace(found, calibration=replace(old, source=SOURCE, ranges=replace(old.ranges, time=TIME_RANGE)))
+
+
+def trained(device: Device) -> Device:
+    """`fitted` to trainings that are run here; raises as that and as `train_models`."""
+    with tempfile.TemporaryDirectory() as folder:
+        train_models(folder, ROUNDS)
+        return fitted(device, [folder])
 
 
 def device_of(found: dict[str, Any]) -> dict[str, Any]:

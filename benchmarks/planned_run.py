@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel_core.planner import Device, Plan
 from parallel_core.planner.recorded import Recorded, mean_seconds, read_run, stage_of
 
+ROOT = Path(__file__).resolve().parents[1]
 RESULT, LINES = "RESULT ", "lines.json"
 RECORDED = ("--trace", "--profile-step-start", "2", "--profile-step-end", "1000")
 

@@ -7,8 +7,8 @@ small models of a calibration and the layouts in turns, and refines the rates by
 changes meanwhile changes both sides alike, which one calibration before all layouts does not. One line of JSON a layout
 and round, of the typical steps of all its turns: `time` and `memory` are measured over predicted of the rank where that
 is farthest from 1, `bubble_points` the largest distance of the bubbles, in hundredths of the step; `ranks` has each
-rank's figures, and the parts of its steps. The last lines have the medians of the rounds. Times say something on a quiet
-machine alone; memory, the arrays that were allocated, on any.
+rank's figures, and the parts of its steps. The last lines have the medians of the rounds. Times say something on a
+quiet machine alone; memory, the arrays that were allocated, on any.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from benchmarks.model import model_flags, parser_of
 from benchmarks.planned_run import Found, run_of, seconds_of, trained
 from parallel_core.planner import Device, find_device
 from parallel_core.planner.recorded import joined
-from pynative.calibrate.__main__ import device_of, fitted, measured, train_models, write
 
 PP2 = "--pipeline-model-parallel-size 2"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -82,6 +81,8 @@ def compared(found: list[Found]) -> dict[str, float]:
 
 def of_round(options: argparse.Namespace, folder: str) -> dict[str, list[Found]]:
     """Layout -> each rank's figures of one round; its files are left in `folder`."""
+    from pynative.calibrate.__main__ import device_of, fitted, measured, train_models, write  # imports MindSpore
+
     path = options.device and str(Path(options.device).absolute())
     if not path:
         path = f"{folder}/rates.yaml"

@@ -8,6 +8,7 @@ from parallel_core.buffers.slots import Residence, SlotPlan
 from parallel_core.config import AllConfig
 from parallel_core.costs.activations import peak_kept_bytes
 from parallel_core.costs.stage import StagePlan
+from parallel_core.numerics.averaging import Averaging
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.optimizer import PlannedState, plan_states
 
@@ -85,28 +86,46 @@ def buffer_bytes(plan: StagePlan) -> BufferBytes:
 
 def update_bytes(plan: StagePlan) -> int:
     """Bytes that the planned rank reads and writes between its last backward and the next step, messages apart: it
-    looks for gradients that are not finite in all that it keeps all the time; of the part that it updates it takes the
+    sweeps the gradients that it reduces then (`_sweeps_before_sum`); of the part that it updates it takes the
     gradients' norm, reads gradients, writes parameters, and reads and writes the optimizer's states."""
     found = 0
     for buffer, kept in plan.residences:
         owned = sum(span.size for span in kept.owned)
-        whole = sum(span.size for span in kept.gradients)
+        earlier = overlaps(kept.gradients, [*kept.gradient_slots.cells])
+        whole = sum(span.size for span in kept.gradients) - sum(span.size for span in earlier)
+        whole *= _sweeps_before_sum(plan)
         states = plan_states(buffer, kept.owned, plan.config.optimizer_config).values()
         found += DTYPES[buffer.gradient_type].bytes * (whole + 2 * owned) + DTYPES[buffer.parameter_type].bytes * owned
         found += 2 * sum(state.bytes for state in states)
     return found
 
 
-def reduction_bytes(plan: StagePlan) -> int:
+def reduction_bytes(plan: StagePlan) -> float:
     """Bytes that the planned rank reads and writes in each micro-batch for gradients that it reduces in it (ZeRO stages
-    2 and 3), messages apart: it looks for ones that are not finite, and adds its own part to that of the micro-batches
-    before."""
-    found = 0
+    2 and 3), messages apart, as a mean over the micro-batches: it sweeps them (`_sweeps_before_sum`), and adds its own
+    part to that of the micro-batches before, which the first one overwrites."""
+    found, adds = 0.0, 3 - 1 / plan.config.dataset_config.micro_batch_num
     for buffer, kept in plan.residences:
         buckets = [*kept.gradient_slots.cells]
         whole, own = (sum(span.size for span in spans) for spans in (buckets, overlaps(buckets, kept.owned)))
-        found += DTYPES[buffer.gradient_type].bytes * (whole + 3 * own)
+        found += DTYPES[buffer.gradient_type].bytes * (_sweeps_before_sum(plan) * whole + adds * own)
     return found
+
+
+def _sweeps_before_sum(plan: StagePlan) -> int:
+    """How often a rank reads or writes a gradient before the sum over replicas: once to look for one that is not
+    finite, unless there is a loss scaler or --no-check-for-nan-in-loss-and-grad; twice to multiply it, where a loss
+    scaler has replicas averaged before they are summed."""
+    training, parallel = plan.config.training_config, plan.config.parallel_config
+    averaging = Averaging(
+        per_token=training.calculate_per_token_loss,
+        micro_batches=plan.config.dataset_config.micro_batch_num,
+        replicas=parallel.data_parallel_size,
+        loss_scaler=training.precision.make_loss_scaler(),
+        average_in_collective=training.gradient.average_in_collective,
+    )
+    checks = training.check_for_nan_in_grad and averaging.loss_scaler is None
+    return checks + 2 * (averaging.factor_before_sum != 1.0)
 
 
 def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:

@@ -131,13 +131,13 @@ class Device:
     measured between two devices of a node; empty where nobody measured."""
     by_size: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """For each of a linear's three products (operations.FORWARD, ...) -> (tokens, seconds of a FLOP as a multiple of
-    the least of the three) in order of the tokens, as measured, with the traffic of its operands; for attention's
+    one at the share `products`) in order of the tokens, as measured, with the traffic of its operands; for attention's
     forward and gradient the same by the tokens of a sequence. For elementwise operators and their gradients
-    (operations.NORM, ...) -> (bytes, seconds of a byte as a multiple of the least of all of these). Empty: seconds
+    (operations.NORM, ...) -> (bytes, seconds of a byte as a multiple of one at the share `elementwise`). Empty: seconds
     follow from FLOPs and bytes."""
     launch_flops: Mapping[str, float] = field(default_factory=dict)
     """For attention's forward and gradient -> FLOPs that take as long as a launch does beside `Calibration.launch`,
-    since a CPU's attention is made of several operators."""
+    since a CPU's attention is made of several operators. Only for those that `by_size` has."""
 
     @property
     def name(self) -> str:
@@ -290,9 +290,11 @@ def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator
             yield Finding(f"{prefix}{key}", content[key], "must be above 0", "raise it", source)
     flops = content.get("launch_flops")
     for name, value in flops.items() if isinstance(flops, dict) else ():
-        if not (_is_positive(value) or value == 0):
+        if not _is_positive(value) and (value != 0 or isinstance(value, bool)):
             rule = "must be a number, at least 0"
             yield Finding(f"launch_flops.{name}", value, rule, "measure it by plan --calibrate", source)
+        if name not in (content.get("by_size") or {}):
+            yield Finding(f"launch_flops.{name}", value, f"needs by_size.{name}", "measure both", source)
     for table, words in _TABLES.items():
         entries = content.get(table)
         for name, points in entries.items() if isinstance(entries, dict) else ():

@@ -51,8 +51,8 @@ def _with(device: Device, **changes: Any) -> Device:
 
 
 LEAST_FACTOR = 0.1
-"""The smallest factor by which the seconds of a launch may change, and of products below a measured peak: noise must
-not make them 0."""
+"""The smallest factor by which the seconds of a launch may change, and, where ranks share cores, those of products and
+elementwise operations: noise must not make them 0."""
 TRUST = 0.01
 """The weight, in least squares, of each deviation of a kind's factor from the common one, where a run's relative error
 has weight 1."""

@@ -116,7 +116,7 @@ class Speed:
     @property
     def hides(self) -> bool:
         """Whether messages that are posted move while the device computes; not where ranks share a node's cores
-        (`Device.cores`), on which each moves its own."""
+        (`Device.cores`), on which each moves its own. A pipeline's hidden states arrive meanwhile on every device."""
         return not self.device.cores
 
     @cached_property
@@ -133,8 +133,9 @@ class Speed:
     def seconds(self, operation: Operation, work: Work) -> float:
         """Seconds of one pass of an operation, without its launches: those of its arithmetic plus those of its bytes.
         Work that was measured on the device (`Device.by_size`) takes the measured multiple of the seconds of its
-        arithmetic, or without any of its bytes, and those of its launches (`Device.launch_flops`); but not products at
-        the device's peak for the type `products_in`. Experts' products take `Calibration.grouped` times as long."""
+        arithmetic, or without any of its bytes, and those that its calls last beside their launches
+        (`Device.launch_flops`); but not products at the device's peak for the type `products_in`.
+        Experts' products take `Calibration.grouped` times as long."""
         is_grouped = operation.kind == PRODUCTS and GROUPED in operation.name
         return self._ungrouped(operation, work) * (self.device.calibration.grouped if is_grouped else 1.0)
 
@@ -175,8 +176,9 @@ class Speed:
             found[operation.kind] += self.seconds(operation, work)
             launches += work.launches
             if self.writes_scores and operation.kind == ATTENTION and work.launches:
+                passes = work.launches / operation.forward.launches  # 2 in the backward, with as many calls in each
                 sweeps = SCORE_SWEEPS[self.drops_scores] * operation.scores * self.item_size
-                found[ELEMENTWISE] += sweeps * work.launches / self.bytes_per_second
+                found[ELEMENTWISE] += sweeps * passes / self.bytes_per_second
                 launches += 4 * work.launches
         found |= messages
         started = launches * self.device.calibration.launch_of(back)

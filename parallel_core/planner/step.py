@@ -143,7 +143,9 @@ def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
     passes = [made[id(plan)] for plan in plans]
     micro_batches = config.dataset_config.micro_batch_num
     transfer = _transfer(plans[0], speed)
-    times = StageTimes(passes, transfer, micro_batches, config.takes_turns, speed.pace if speed.device.cores else None)
+    times = StageTimes(
+        passes, transfer, micro_batches, config.takes_turns and speed.hides, speed.pace if speed.device.cores else None
+    )
     entries_of = cache(partial(_entries, plans[0], times))
     entries = entries_of(enough_micro_batches(config))
     saved = times.saved_in_step(entries)

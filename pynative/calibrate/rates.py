@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle, islice, product
 from math import inf
-from statistics import mean
+from statistics import median
 from typing import Any, TypeVar
 
 import mindspore as ms
@@ -19,7 +19,6 @@ from parallel_core.operations import (
     ATTENTION,
     ATTENTION_GRADIENT,
     EMBEDDING,
-    FIVE_FOR_TWO,
     FORWARD,
     INPUT_GRADIENT,
     LOSS,
@@ -29,25 +28,22 @@ from parallel_core.operations import (
     gradient_of,
 )
 from pynative import kernels
+from pynative.calibrate.tables import FEW, LENGTHS, MANY, SIZE, TOKENS, attention_table, multiples, of_size
 from pynative.collectives import Group
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.tape.autograd import backward, leaf, recording, take_gradient
 
 Key = TypeVar("Key")
-Size = TypeVar("Size", int, float)
 Run = Callable[[], Any]
 SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 """(Rows, inner size, columns) of the products that are measured."""
-TOKENS, LENGTHS = (64, 128, 256, 512, 1024, 2048), (128, 256, 512, 1024, 2048)
-"""Tokens of the linears that are measured, and of the sequences of attention."""
-FEW, MANY, SIZE = 2, 8, 64
-"""The two numbers of heads for which attention is measured, and the channels of each."""
-LEAST_OF_HEADS = 0.01
-LAUNCHES_OF = {ATTENTION: 1, ATTENTION_GRADIENT: 2}
-"""Launches that the planner counts for a call."""
 LAUNCHES, NEXT = 50, 6
 """Launches, and weights of a linear, in one run."""
+INNER, COLUMNS = 512, 1536
+"""Features of the linears that are measured, of their inputs and of their outputs."""
+FLOPS_OF_TOKEN = 2.0 * INNER * COLUMNS
+"""FLOPs of one of a linear's products for a token."""
 
 
 def fastest(runs: Mapping[Key, Run], rounds: int) -> dict[Key, float]:
@@ -81,7 +77,7 @@ def products(dtype: str) -> dict[str, tuple[float, Run]]:
 
 
 def linears(
-    sizes: Sequence[int] = TOKENS, inner: int = 512, columns: int = 1536, weights: int = 24
+    sizes: Sequence[int] = TOKENS, inner: int = INNER, columns: int = COLUMNS, weights: int = 24
 ) -> dict[tuple[str, int], Run]:
     """(one of a linear's three products, tokens in `sizes`) -> a function that computes this product of a linear
     from `inner` to `columns` features with the next NEXT (6) of `weights` matrices of weights, which are taken in turns
@@ -123,58 +119,6 @@ def attentions(
     return found
 
 
-def _flops_of_head(name: str, length: int) -> float:
-    """FLOPs of a head as the planner counts them, but of half of the square of scores."""
-    return 2.0 * length * length * SIZE * (FIVE_FOR_TWO if name == ATTENTION_GRADIENT else 1)
-
-
-def _attention_table(seconds: Mapping[tuple[str, int, int], float]) -> dict[str, Any]:
-    """Attention's part of a device file, from the seconds of `attentions`: "seconds" of the fastest FLOP, "by_size",
-    and "launch_flops" by the calls of the two shortest sequences, in which heads take least of the time. Heads take
-    at least LEAST_OF_HEADS of a call with many, however the two calls were disturbed."""
-    both = {
-        (name, length): (seconds[name, length, FEW], seconds[name, length, MANY])
-        for name, length in product(LAUNCHES_OF, LENGTHS)
-    }
-    of_head = {key: (many - few) / (MANY - FEW) for key, (few, many) in both.items()}
-    of_call = {key: max(0.0, few - FEW * of_head[key]) for key, (few, _) in both.items()}
-    of_heads = {key: max(many - of_call[key], LEAST_OF_HEADS * many) for key, (_, many) in both.items()}
-    of_flop = {key: seconds / MANY / _flops_of_head(*key) for key, seconds in of_heads.items()}
-    least = min(of_flop.values())
-    launch_flops = {
-        name: mean(of_call[name, length] for length in LENGTHS[:2]) / launches / least
-        for name, launches in LAUNCHES_OF.items()
-    }
-    return {"seconds": least, "by_size": _multiples(of_flop), "launch_flops": launch_flops}
-
-
-def _multiples(seconds: Mapping[tuple[str, Size], float]) -> dict[str, list[list[float]]]:
-    """Name -> [size, value as a multiple of the least of all] for each key (name, size), in the order of the keys. The
-    values of a name are smoothed (`_smooth`)."""
-    smooth: dict[tuple[str, Size], float] = {}
-    for name in dict.fromkeys(name for name, _ in seconds):
-        sizes = [size for known, size in seconds if known == name]
-        values = _smooth(sizes, [seconds[name, size] for size in sizes])
-        smooth |= {(name, size): value for size, value in zip(sizes, values, strict=True)}
-    least, found = min(smooth.values()), dict[str, list[list[float]]]()
-    for (name, size), value in smooth.items():
-        found.setdefault(name, []).append([float(size), value / least])
-    return found
-
-
-def _smooth(sizes: Sequence[float], values: Sequence[float]) -> list[float]:
-    """The values of a + b / size, neither factor below 0, that have the least squares of relative distances from
-    `values`, which are above 0: reading a weight, or a block of queries, takes the same time for few tokens as for
-    many, and a disturbed value counts as one of all."""
-    wanted, terms = np.array(values), np.stack([np.ones(len(sizes)), 1 / np.array(sizes)], axis=1)
-    shares = terms / wanted[:, None]
-    factors = np.linalg.lstsq(shares, np.ones(len(sizes)), rcond=None)[0]
-    if (factors < 0).any():
-        term = int(factors.argmax())
-        factors = np.eye(2)[term] * shares[:, term].sum() / (shares[:, term] ** 2).sum()
-    return [float(value) for value in terms @ factors]
-
-
 def sweeps(sizes: Sequence[int] = TOKENS, hidden: int = 512, wide: int = 4096) -> dict[tuple[str, float], Run]:
     """(one of NORM, ACTIVATION, RESIDUAL, LOSS, EMBEDDING, or its gradient, bytes as the planner counts them for so
     many tokens as `sizes` has) -> this pass of the operator in float32 on `hidden` features of each token, or `wide`
@@ -200,7 +144,14 @@ def sweeps(sizes: Sequence[int] = TOKENS, hidden: int = 512, wide: int = 4096) -
             (gradient_of(EMBEDDING), 4 * narrow): embedding[1],
             (LOSS, 2 * broad): partial(kernels.softmax_statistics, logits, target),
             (gradient_of(LOSS), 2 * broad): partial(
-                kernels.cross_entropy_gradient, logits, maximum, added, target, 0, _random(tokens, 1)
+                kernels.cross_entropy_gradient,
+                _random(tokens, 1, wide),
+                maximum,
+                added,
+                target,
+                0,
+                _random(tokens, 1),
+                True,
             ),
         }
     return found
@@ -285,29 +236,31 @@ def _seconds(runs: Sequence[Run]) -> float:
 def measured(rounds: int) -> dict[str, Any]:
     """All rates, each by the fastest of `rounds` runs, by the keys of a device file: "peak_flops" (FLOP/s by type),
     "bandwidth" (bytes per second of a copy), "by_size", "launch_flops" (see `Device`) and "calibration": the shares of
-    the float32 peak that "products" and "attention" reach, the shares of the bandwidth that "elementwise" and "update"
-    reach, and the seconds of a "launch"."""
+    the float32 peak that "products" and "attention" reach, the shares of the bandwidth that "elementwise" (the median
+    of the measured operators, at their largest size) and "update" reach, and the seconds of a "launch"."""
     of_type = {dtype: products(dtype) for dtype in ("float32", "bfloat16")}
     others = {"copy": copy(), "launch": launches(), "update": update()}
     amounts = {name: each for named in (*of_type.values(), others) for name, each in named.items()}
     seconds = fastest({name: run for name, (_, run) in amounts.items()}, rounds)
     rate = {name: amount / seconds[name] for name, (amount, _) in amounts.items()}
-    of_type_rates = {dtype: sorted(rate[name] for name in named) for dtype, named in of_type.items()}
-    peak, copied = of_type_rates["float32"][-1], rate["copy"]
-    of_token = {(name, tokens): each / tokens for (name, tokens), each in fastest(linears(), rounds).items()}
-    of_byte = {(name, moved): each / moved for (name, moved), each in fastest(sweeps(), rounds).items()}
-    attention = _attention_table(fastest(attentions(), rounds))
+    peaks = {dtype: max(rate[name] for name in named) for dtype, named in of_type.items()}
+    launch, copied, peak = 1 / rate["launch"], rate["copy"], peaks["float32"]
+    of_linear = {key: each / NEXT for key, each in fastest(linears(), rounds).items()}
+    of_token, of_byte = of_size(of_linear, launch), of_size(fastest(sweeps(), rounds), launch)
+    token = max(min(of_token.values()), FLOPS_OF_TOKEN / peak)
+    byte = median({name: each for (name, _), each in of_byte.items()}.values())
+    attention = attention_table(fastest(attentions(), rounds), launch, peak)
     shares = {
-        "products": of_type_rates["float32"][len(SIZES) // 2] / peak,
-        "attention": min(1.0, 1 / attention["seconds"] / peak),
-        "elementwise": 1 / min(of_byte.values()) / copied,
+        "products": FLOPS_OF_TOKEN / token / peak,
+        "attention": attention["share"],
+        "elementwise": 1 / byte / copied,
         "update": rate["update"] / copied,
-        "launch": 1 / rate["launch"],
+        "launch": launch,
     }
     return {
-        "peak_flops": {dtype: found[-1] for dtype, found in of_type_rates.items()},
+        "peak_flops": peaks,
         "bandwidth": copied,
-        "by_size": _multiples(of_token) | attention["by_size"] | _multiples(of_byte),
+        "by_size": multiples(of_token, token) | attention["by_size"] | multiples(of_byte, byte),
         "launch_flops": attention["launch_flops"],
         "calibration": shares,
     }

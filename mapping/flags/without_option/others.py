@@ -57,6 +57,9 @@ FLAGS = group(
         "layer where no pattern or ratio says otherwise, and hunyuan_spec norms heads after their rotation, stretches "
         "rotary positions by alpha 1000 and lets --scale-depth act on feed-forward blocks alone",
         value("--spec=str*", type=spec),
+    ),
+    ignored(
+        "the model's flags say which layers the depths of multi-token prediction have",
         value("--mtp-spec=str*", type=spec),
     ),
     refused(

@@ -32,7 +32,7 @@ class NullTokenizer(MegatronTokenizer):
         except ValueError as error:
             raise ValueError(
                 f"NullTokenizer takes decimal ids with spaces between, not {text[:40]!r}; for text give "
-                "--tokenizer-type and its files (without it the tokenizer is a NullTokenizer)"
+                "--tokenizer-type and its files (a run without it has a NullTokenizer)"
             ) from error
         wrong = [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]
         if wrong:

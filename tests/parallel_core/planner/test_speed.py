@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from parallel_core.costs import StagePlan, reduction_bytes
+from parallel_core.costs import StagePlan, reduction_bytes, update_bytes
 from parallel_core.operations import ATTENTION, ATTENTION_GRADIENT, NORM, gradient_of
 from parallel_core.planner import Plan, find_device
 from tests.support.engine import TINY, config_of
@@ -40,8 +40,8 @@ def test_a_measured_elementwise_operator_takes_a_multiple_of_its_bytes_seconds()
 
 
 def test_a_launch_of_attention_takes_the_seconds_of_its_flops():
-    """With half as many heads a rank's attention takes more than half of the time: each launch, of which the gradient
-    has two, takes that of `launch_flops`."""
+    """Each launch, of which the gradient has two, takes as long as the FLOPs of `launch_flops` beside those of the
+    heads."""
     tables = {"by_size": {ATTENTION: ((1.0, 1.0),), ATTENTION_GRADIENT: ((1.0, 1.0),)}}
     plain, timed = (plan_on("CPU", **tables, launch_flops=more).speed for more in ({}, {ATTENTION: 1e6}))
     both = plan_on("CPU", **tables, launch_flops={ATTENTION: 1e6, ATTENTION_GRADIENT: 3e6}).speed
@@ -74,14 +74,57 @@ def test_nothing_hides_where_ranks_move_messages_themselves(more):
 
 
 def test_reductions_in_each_micro_batch_sweep_the_gradients():
-    """ZeRO 2 reduces a layer's gradients in each micro-batch: they are all read by the check, and a rank's half is read
-    twice and written once as it is added; the passes on a CPU are longer by these bytes. ZeRO 1 reduces none so."""
+    """ZeRO 2 reduces a layer's gradients in each of two micro-batches: they are all read by the check, and a rank's
+    half is read and written in the first, and read twice and written in the second; the passes on a CPU are longer by
+    these bytes, and the update no longer checks them. ZeRO 1 reduces none so."""
     plans = {stage: plan_on("CPU", f"--zero-stage {stage}", 2) for stage in (1, 2)}
     stages: dict[int, StagePlan] = {stage: plan.stages[0] for stage, plan in plans.items()}
     slots = [span.size for _, kept in stages[2].residences for span in kept.gradient_slots.cells]
     assert reduction_bytes(stages[1]) == 0
-    assert reduction_bytes(stages[2]) == 4 * (sum(slots) + 3 * sum(slots) // 2) > 0
+    batches = stages[2].config.dataset_config.micro_batch_num
+    assert batches == 2
+    assert batches * reduction_bytes(stages[2]) == 4 * (2 * sum(slots) + (2 + 3) * sum(slots) // 2) > 0
     longer = plans[2].step.of_stage(0)["backward"] - plans[1].step.of_stage(0)["backward"]
-    micro_batches = stages[2].config.dataset_config.micro_batch_num
-    wanted = micro_batches * reduction_bytes(stages[2]) / plans[2].speed.update_bytes_per_second
+    wanted = batches * reduction_bytes(stages[2]) / plans[2].speed.update_bytes_per_second
     assert longer == pytest.approx(wanted)
+    assert update_bytes(stages[1]) - update_bytes(stages[2]) == 4 * sum(slots)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sweeps", "item_size"),
+    [
+        ("", 1, 4),
+        ("--no-check-for-nan-in-loss-and-grad", 0, 4),
+        ("--fp16", 2, 2),
+        ("--fp16 --ddp-average-in-collective", 0, 2),
+        ("--bf16", 1, 4),
+    ],
+)
+def test_gradients_are_swept_before_their_sum_as_the_flags_say(flags, sweeps, item_size):
+    """Read once by the check, read and written by a loss scaler's average before the sum, or not at all."""
+    stage = plan_on("CPU", f"{flags} --zero-stage 2", 2).stages[0]
+    slots = sum(span.size for _, kept in stage.residences for span in kept.gradient_slots.cells)
+    assert reduction_bytes(stage) == item_size * (sweeps * slots + (3 - 1 / 2) * slots / 2)
+
+
+def test_a_ring_writes_its_ranks_scores_once():
+    """Where attention writes its scores, on an A100 without a fused operator, a rank of a ring of two or four, with as
+    many blocks, writes and reads a half or a quarter of them."""
+    elementwise = []
+    for ring in (1, 2, 4):
+        plan = plan_on("A100", f"--context-parallel-size {ring} --context-parallel-algo megatron_cp_algo", ring)
+        ((operation, forward, backward), *_) = works(plan, "core_attention")
+        found = [plan.speed.by_part([(operation, one)], {})["elementwise"] for one in (forward, backward)]
+        assert found[0] > 0 and found[1] == pytest.approx(2 * found[0])
+        elementwise.append(found[0])
+    assert elementwise == pytest.approx([elementwise[0], elementwise[0] / 2, elementwise[0] / 4])
+
+
+def test_no_expert_messages_hide_in_pairs_on_a_cpu():
+    """Halves of a pair hide each other's expert messages on an A100, not where ranks share cores."""
+    flags = (
+        "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2 --pipeline-model-parallel-size 2 "
+        "--pipeline-schedule combined-1f1b --overlap-moe-expert-parallel-comm"
+    )
+    a100, cpu = (plan_on(named, flags, 4).step.hidden for named in ("A100", "CPU"))
+    assert a100["expert parallel"] > 0 and not cpu.get("expert parallel")

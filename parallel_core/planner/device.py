@@ -288,12 +288,12 @@ def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator
     for key in ("bandwidth", "memory_bytes", "devices_per_node", *("products", "attention", "elementwise")):
         if key in content and not _is_positive(content[key]):
             yield Finding(f"{prefix}{key}", content[key], "must be above 0", "raise it", source)
-    flops = content.get("launch_flops")
+    flops, sizes = content.get("launch_flops"), content.get("by_size")
     for name, value in flops.items() if isinstance(flops, dict) else ():
         if not _is_positive(value) and (value != 0 or isinstance(value, bool)):
             rule = "must be a number, at least 0"
             yield Finding(f"launch_flops.{name}", value, rule, "measure it by plan --calibrate", source)
-        if name not in (content.get("by_size") or {}):
+        if not isinstance(sizes, dict) or name not in sizes:
             yield Finding(f"launch_flops.{name}", value, f"needs by_size.{name}", "measure both", source)
     for table, words in _TABLES.items():
         entries = content.get(table)

@@ -37,6 +37,12 @@ def test_a_file_changes_some_keys_of_another(tmp_path):
         ("names: [X]\nlike: A100\nbandwith: 1\n", "bandwith: is no key of a device"),
         ("names: [X]\nlike: A100\nengine: other\n", "engine other: is no engine"),
         ("names: [X]\nlike: A100\ncalibration: {products: 0}\n", "calibration.products 0: must be above 0"),
+        (
+            "names: [X]\nlike: A100\nlaunch_flops: {attention: false}\n",
+            "launch_flops.attention False: must be a number",
+        ),
+        ("names: [X]\nlike: A100\nlaunch_flops: {attention: 1}\n", "launch_flops.attention 1: needs by_size.attention"),
+        ("names: [X]\nlike: A100\nby_size: 3\nlaunch_flops: {attention: 1}\n", "needs by_size.attention"),
         ("names: [X]\n", "memory_bytes: is missing"),
         ("names: [X]\nlike: Nobody\n", "no such device"),
         ("[1, 2", "cannot be read"),

@@ -49,7 +49,7 @@ def kind_of(dtype: object) -> Kind:
 def to_numpy(x: Tensor, kind: Kind) -> Array:
     """The tensor's values in their travelling form: over its own memory (a copy if it is not contiguous), bfloat16 as
     uint16."""
-    return _storage(arrays.array_of(x), kind)
+    return _storage(arrays.values_of(x), kind)
 
 
 def _storage(array: Array, kind: Kind) -> Array:

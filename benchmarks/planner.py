@@ -13,6 +13,7 @@ quiet machine alone; memory, the arrays that were allocated, on any.
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections import defaultdict
@@ -22,7 +23,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.model import model_flags, parser_of
-from benchmarks.planned_run import Found, run_of, seconds_of, trained
+from benchmarks.planned_run import ROOT, Found, run_of, seconds_of, trained
 from parallel_core.planner import Device, find_device
 from parallel_core.planner.recorded import joined
 
@@ -55,7 +56,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1, help="how often all layouts are measured in turns")
     parser.add_argument("--turns", type=int, default=6, help="how often they train in a round, --steps steps each time")
     parser.add_argument("--device", help="a device file, instead of a calibration")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.turns < 1:
+        parser.error(f"--turns {options.turns}: must be at least 1")
+    options.device = options.device and str(Path(options.device).absolute())
+    os.chdir(ROOT)  # a calibration starts processes that import the sources
+    return options
 
 
 def flags_of(options: argparse.Namespace, layout: str, device: str) -> list[str]:
@@ -83,12 +89,12 @@ def of_round(options: argparse.Namespace, folder: str) -> dict[str, list[Found]]
     """Layout -> each rank's figures of one round; its files are left in `folder`."""
     from pynative.calibrate.__main__ import device_of, fitted, measured, train_models, write  # imports MindSpore
 
-    path = options.device and str(Path(options.device).absolute())
-    if not path:
-        path = f"{folder}/rates.yaml"
+    path = options.device or f"{folder}/rates.yaml"
+    if not options.device:
         write(device_of(measured()), path)
     memory: dict[str, list[Found]] = {}
-    by_ranks = [(ranks, [one for one in options.only if LAYOUTS[one][0] == ranks]) for ranks in (1, 2)]
+    numbers = sorted({LAYOUTS[layout][0] for layout in options.only})
+    by_ranks = [(ranks, [one for one in options.only if LAYOUTS[one][0] == ranks]) for ranks in numbers]
     turns = [f"{folder}/{turn}" for turn in range(options.turns)]
     for turn in turns:
         if not options.device:

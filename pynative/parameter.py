@@ -125,7 +125,8 @@ def as_type(values: Array, dtype: ms.Type) -> Tensor:
     if dtype is ms.float32:
         return Tensor.from_numpy(values)
     found = np.empty(values.shape, array_type(dtype))
-    convert(values, found)
+    with np.errstate(over="ignore"):  # a float16 beyond its range is an infinity
+        convert(values, found)
     return Tensor.from_numpy(found)
 
 

@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from parallel_core.findings import ConfigError, Finding
+from parallel_core.operations import ATTENTION, ATTENTION_GRADIENT
 from parallel_core.system.files import read_yaml
 
 FOLDER = Path(__file__).parent / "devices"
@@ -287,13 +289,16 @@ def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator
         yield Finding("peak_flops", None, "must give numbers above 0, float32's among them", "change it", source)
     for key in ("bandwidth", "memory_bytes", "devices_per_node", *("products", "attention", "elementwise")):
         if key in content and not _is_positive(content[key]):
-            yield Finding(f"{prefix}{key}", content[key], "must be above 0", "raise it", source)
+            yield Finding(f"{prefix}{key}", content[key], "must be above 0, and finite", "change it", source)
     flops, sizes = content.get("launch_flops"), content.get("by_size")
     for name, value in flops.items() if isinstance(flops, dict) else ():
         if not _is_positive(value) and (value != 0 or isinstance(value, bool)):
             rule = "must be a number, at least 0"
             yield Finding(f"launch_flops.{name}", value, rule, "measure it by plan --calibrate", source)
-        if not isinstance(sizes, dict) or name not in sizes:
+        if name not in (ATTENTION, ATTENTION_GRADIENT):
+            rule = f"must be of {ATTENTION} or {ATTENTION_GRADIENT}"
+            yield Finding(f"launch_flops.{name}", None, rule, "remove it", source)
+        elif not isinstance(sizes, dict) or name not in sizes:
             yield Finding(f"launch_flops.{name}", value, f"needs by_size.{name}", "measure both", source)
     for table, words in _TABLES.items():
         entries = content.get(table)
@@ -306,7 +311,7 @@ def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
 
 
 def _are_points(points: Any) -> bool:

@@ -190,8 +190,8 @@ def launches() -> tuple[float, Run]:
 
 
 def update(elements: int = 1 << 20) -> tuple[float, Run]:
-    """(bytes, the squared norm of the gradients and Adam's update of `elements` float32 weights). The bytes are those
-    that the planner counts: each of both states twice, gradients three times, weights once."""
+    """(bytes, the check and the squared norm of the gradients, and Adam's update, of `elements` float32 weights). The
+    bytes are those that the planner counts: each of both states twice, gradients three times, weights once."""
     param, grad, average, square = (_random(elements) for _ in range(4))
     settings = AdamStep(
         learning_rate=1e-3, beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.1, step=1, grad_scale=1.0,
@@ -199,6 +199,7 @@ def update(elements: int = 1 << 20) -> tuple[float, Run]:
     )  # fmt: skip
 
     def step() -> None:
+        kernels.all_finite(grad)
         kernels.squared_norm(grad)
         kernels.adam_(param, grad, average, square, settings, None)
 

@@ -62,10 +62,10 @@ def of_size(seconds: Mapping[tuple[str, Size], float], launch: float) -> dict[tu
     return found
 
 
-def multiples(of_size: Mapping[tuple[str, Size], float], level: float) -> dict[str, list[list[float]]]:
+def multiples(per_size: Mapping[tuple[str, Size], float], level: float) -> dict[str, list[list[float]]]:
     """Name -> [size, value as a multiple of `level`] for each key (name, size), in the order of the keys."""
     found = dict[str, list[list[float]]]()
-    for (name, size), value in of_size.items():
+    for (name, size), value in per_size.items():
         found.setdefault(name, []).append([float(size), value / level])
     return found
 

@@ -17,7 +17,6 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-from pynative.memory.arrays import values_of
 from pynative.memory.rounding import widened
 from pynative.parameter import name_parameters, place_of, settled, type_name, whole_parameters, write_parameter
 
@@ -54,8 +53,9 @@ def _value(parameter: Parameter) -> Tensor:
 
 
 def _array(tensor: Tensor) -> Array:
-    """The values of a tensor as an array; those of a 16-bit type as float32, because numpy lacks bfloat16."""
-    array = values_of(tensor)
+    """The values of a tensor as an array; those of a 16-bit type as float32, because numpy cannot compute in
+    bfloat16."""
+    array = tensor.asnumpy()
     return widened(array) if type_name(tensor.dtype) in FLOATS else array
 
 

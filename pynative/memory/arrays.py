@@ -26,6 +26,8 @@ _memory_at = (ctypes.c_char * sys.maxsize).from_address
 def array_type(dtype: mindspore.Type) -> np.dtype[Any]:
     """numpy's type for MindSpore's. Raises KeyError for one beside bool, int32, int64 and the floating-point types of
     16, 32 and 64 bits."""
+    if id(dtype) not in _TYPES:
+        raise KeyError(f"{dtype} is none of bool, int32, int64 and the floats of 16, 32 and 64 bits")
     return _TYPES[id(dtype)]
 
 

@@ -20,13 +20,11 @@ from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory
 from pynative.distributed.overlap import OverlappedGathers
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
 from pynative.memory import in_place
-from pynative.memory.arrays import values_of
-from pynative.memory.rounding import convert
 from pynative.optimizer.muon import MuonMatrix
 from pynative.optimizer.offload import allocate_states, where_states_are
 from pynative.optimizer.sweep import Step, Sweep
 from pynative.optimizer.updates import UPDATES, WHOLE_UPDATES
-from pynative.parameter import set_main_param
+from pynative.parameter import as_type, set_main_param
 
 States = Mapping[str, SomeMemory]
 """The memory of each state of a buffer, by the state's name."""
@@ -225,7 +223,4 @@ def _sweep_of(run: Span, treated: Treatment, buffer: ParamAndGradBuffer, states:
 
 def _is_rounded_from(rounded: Tensor, exact: Tensor) -> bool:
     """Whether a 16-bit tensor holds exactly the float32 tensor's values, rounded."""
-    held = values_of(rounded)
-    expected = np.empty_like(held)
-    convert(values_of(exact), expected)
-    return held.tobytes() == expected.tobytes()
+    return rounded.asnumpy().tobytes() == as_type(exact.asnumpy(), rounded.dtype).asnumpy().tobytes()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from statistics import median
+from typing import Any
 
 import pytest
 
 from mapping.plan import plan_of
 from parallel_core.operations import ATTENTION, ATTENTION_GRADIENT, attention
-from pynative.calibrate import tables
+from pynative.calibrate import rates, tables
 from pynative.calibrate.__main__ import main
 from tests.parallel_core.planner.test_search import SMALL
 from tests.parallel_core.planner.test_speed import plan_on
@@ -36,10 +38,12 @@ def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
     by_size = here.device.by_size
     for named in ("norm", "activation", "embedding", "loss"):
         assert {named, f"{named} gradient"} <= set(by_size)
-    assert all(multiple > 0 for points in by_size.values() for _, multiple in points)
+    sweeps = [points[-1][1] for name, points in by_size.items() if name.partition(" ")[0] in SWEEPS]
+    assert len(sweeps) == 9 and median(sweeps) == pytest.approx(1)
     assert set(here.device.launch_flops) == {ATTENTION, ATTENTION_GRADIENT}
 
 
+SWEEPS = ("norm", "activation", "residual", "embedding", "loss")
 SIZES = (64, 128, 256, 512, 1024, 2048)
 
 
@@ -54,6 +58,7 @@ def test_a_disturbed_size_changes_a_table_little():
     assert tables.smooth(SIZES, values, 200.0) == pytest.approx([1.0] * len(SIZES))
     disturbed = tables.smooth(SIZES, [*values[:3], 2 * values[3], *values[4:]])
     assert disturbed == pytest.approx(tables.smooth(SIZES, values), rel=1 / 3)
+    assert disturbed[3] < 1.3 * tables.smooth(SIZES, values)[3]
 
 
 def test_operands_beyond_the_caches_take_longer():
@@ -90,6 +95,15 @@ def times_of_attention() -> dict[tuple[str, int, int], float]:
     }
 
 
+def test_disturbed_times_of_attention_make_a_table():
+    """A machine so busy that many heads took less time than few gives values above 0 all the same."""
+    found = tables.attention_table(
+        {key: 1e-3 if key[2] == tables.FEW else 1e-4 for key in times_of_attention()}, LAUNCH, PEAK
+    )
+    assert found["share"] > 0 and all(flops >= 0 for flops in found["launch_flops"].values())
+    assert all(value > 0 for points in found["by_size"].values() for _, value in points)
+
+
 @pytest.mark.parametrize("times", [{}, {(ATTENTION, 128, tables.FEW): 1.3}, {(ATTENTION, 128, tables.MANY): 1.3}])
 def test_attention_is_planned_as_it_was_measured(times):
     """A device of measured times plans them again, launches included: to 1e-9 undisturbed; where one of ten calls of a
@@ -97,21 +111,40 @@ def test_attention_is_planned_as_it_was_measured(times):
     seconds = times_of_attention()
     measured = {key: each * times.get(key, 1.0) for key, each in seconds.items()}
     found = tables.attention_table(measured, LAUNCH, PEAK)
-    plain = plan_on("CPU").device
-    shares = replace(plain.calibration, attention=found["share"], launch=LAUNCH, launch_back=None)
-    measured_tables = {"by_size": found["by_size"], "launch_flops": found["launch_flops"]}
-    speed = plan_on("CPU", peak_flops={"float32": PEAK}, calibration=shares, **measured_tables).speed
-    for (name, length, heads), wanted in seconds.items():
+    assert planned(found, PEAK) == pytest.approx(seconds, rel=0.15 if times else 1e-9)
+
+
+def planned(found: dict[str, Any], peak: float) -> dict[tuple[str, int, int], float]:
+    """Seconds of the same calls on a device with attention's part of a file, launches included."""
+    shares = replace(plan_on("CPU").device.calibration, attention=found["share"], launch=LAUNCH, launch_back=None)
+    measured = {"by_size": found["by_size"], "launch_flops": found["launch_flops"]}
+    speed = plan_on("CPU", peak_flops={"float32": peak}, calibration=shares, **measured).speed
+    seconds = {}
+    for name, length, heads in times_of_attention():
         one = attention(heads * tables.flops_of_head(ATTENTION, length), 0.0, 0.0, length)
         work = one.forward if name == ATTENTION else one.backward
-        planned = speed.seconds(one, work) + work.launches * LAUNCH
-        assert planned == pytest.approx(wanted, rel=0.15 if times else 1e-9)
+        seconds[name, length, heads] = speed.seconds(one, work) + work.launches * LAUNCH
+    return seconds
 
 
 def test_attention_faster_than_the_peak_is_planned_as_it_was_measured():
     """The share of the peak is at most 1, and multiples and launches are those of that share."""
     found = tables.attention_table(times_of_attention(), LAUNCH, 1e9)
     assert found["share"] == pytest.approx(1) and max(value for _, value in found["by_size"][ATTENTION]) < 1
+    assert planned(found, 1e9) == pytest.approx(times_of_attention(), rel=1e-9)
+
+
+def test_sweeps_are_measured_by_the_bytes_and_launches_that_plans_count():
+    """Bytes of each measured operator of 64 tokens, and launches of a call, are those of a plan with such layers."""
+    flags = (
+        "--num-layers 1 --hidden-size 512 --ffn-hidden-size 2048 --swiglu --normalization RMSNorm --seq-length 64 "
+        "--max-position-embeddings 64 --micro-batch-size 1 --padded-vocab-size 4096"
+    )
+    (stage,) = plan_on("CPU", flags).stages
+    found = [one for chunk in stage.chunks for one in chunk.operations(stage.micro_batch)]
+    works = {work.sized: work for one in found for work in (one.forward, one.backward, one.weight) if work.sized}
+    assert rates.sweeps([64]).keys() <= works.keys()
+    assert all(work.launches == tables.LAUNCHES_OF.get(name, 1) for (name, _), work in works.items())
 
 
 def test_a_process_that_takes_too_long_is_an_error_line(tmp_path, capsys, monkeypatch):

@@ -27,8 +27,8 @@ run; no look if this host has more ranks than cores, or there are several hosts.
 YIELDING_LOOKS = 40
 """The number of looks, each after other processes ran, before a waiting rank sleeps."""
 CROWDED_LOOKS = 2
-"""Those where no look is busy: of more ranks than cores each yield is a change of process, and those that wait take the
-time of those that work (8 ranks on 2 cores: with 40 looks a run takes a tenth longer)."""
+"""Those where a host has more ranks than cores: each yield is a change of process, and those that wait take the time of
+those that work (8 ranks on 2 cores: with 40 looks a run takes a tenth longer)."""
 SLEEP_MILLISECONDS = 100
 KINDS: tuple[type[CollectiveError], ...] = (CollectiveError, CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
 """Errors that a rank tells the others as such; a subclass is told as the nearest of them."""
@@ -74,8 +74,8 @@ class Waiter:
         self.processes = {rank: _watch(pid) for rank, pid in pids.items() if rank != self.rank} | network.ended
         self._sleeping = [Arena.board(rank) + layout.SLEEPING for rank in range(arena.world_size)]
         self._board = Arena.board(self.rank)
-        is_crowded = len(doorbells) > len(os.sched_getaffinity(0)) or bool(network.peers)
-        self._looks = range(CROWDED_LOOKS) if is_crowded else range(-BUSY_LOOKS, YIELDING_LOOKS)
+        is_crowded, busy = len(doorbells) > len(os.sched_getaffinity(0)), 0 if network.peers else BUSY_LOOKS
+        self._looks = range(CROWDED_LOOKS) if is_crowded else range(-busy, YIELDING_LOOKS)
         self._suspicion: dict[int, tuple[int, int]] | None = None
         network.start(lambda: self.ring(self.rank), self._store_failure)
 

@@ -108,8 +108,8 @@ def test_gradients_are_swept_before_their_sum_as_the_flags_say(flags, sweeps, it
 
 
 def test_a_ring_writes_its_ranks_scores_once():
-    """Where attention writes its scores, on an A100 without a fused operator, a rank of a ring of two or four, with as
-    many blocks, writes and reads a half or a quarter of them."""
+    """A rank of a ring of two or four, with as many blocks, writes and reads a half or a quarter of the scores, where
+    attention writes them: on an A100 without a fused operator."""
     elementwise = []
     for ring in (1, 2, 4):
         plan = plan_on("A100", f"--context-parallel-size {ring} --context-parallel-algo megatron_cp_algo", ring)

@@ -48,3 +48,20 @@ def test_a_copy_is_not_written_to(write):
     lost."""
     with pytest.raises(ValueError, match="a view of another"):
         write()
+
+
+@pytest.mark.parametrize("write", [in_place.assign, in_place.assign_add])
+@pytest.mark.parametrize("target", TYPES)
+def test_another_shape_is_refused(target, write):
+    """One value, which numpy would repeat, is no source for several: an error, and nothing is written."""
+    several = tensor(np.ones((2, 3), np.float32), getattr(mindspore, target))
+    with pytest.raises(ValueError, match=r"shape \(1,\).*shape \(2, 3\)"):
+        write(several, Tensor(np.zeros(1, np.float32)))
+    np.testing.assert_array_equal(values(several), 1)
+
+
+def test_integers_keep_all_digits():
+    """A number beyond those that float32 tells apart is written as it is."""
+    target, large = Tensor(np.zeros(1, np.int32)), 2**24 + 1
+    in_place.assign(target, Tensor(np.array([large], np.int32)))
+    assert target.asnumpy().tolist() == [large]

@@ -88,14 +88,13 @@ def update_bytes(plan: StagePlan) -> int:
     """Bytes that the planned rank reads and writes between its last backward and the next step, messages apart: it
     sweeps the gradients that it reduces then (`_sweeps_before_sum`); of the part that it updates it takes the
     gradients' norm, reads gradients, writes parameters, and reads and writes the optimizer's states."""
-    found = 0
+    found, sweeps = 0, _sweeps_before_sum(plan)
     for buffer, kept in plan.residences:
         owned = sum(span.size for span in kept.owned)
         earlier = overlaps(kept.gradients, [*kept.gradient_slots.cells])
-        whole = sum(span.size for span in kept.gradients) - sum(span.size for span in earlier)
-        whole *= _sweeps_before_sum(plan)
+        swept = sweeps * (sum(span.size for span in kept.gradients) - sum(span.size for span in earlier))
         states = plan_states(buffer, kept.owned, plan.config.optimizer_config).values()
-        found += DTYPES[buffer.gradient_type].bytes * (whole + 2 * owned) + DTYPES[buffer.parameter_type].bytes * owned
+        found += DTYPES[buffer.gradient_type].bytes * (swept + 2 * owned) + DTYPES[buffer.parameter_type].bytes * owned
         found += 2 * sum(state.bytes for state in states)
     return found
 
@@ -104,11 +103,11 @@ def reduction_bytes(plan: StagePlan) -> float:
     """Bytes that the planned rank reads and writes in each micro-batch for gradients that it reduces in it (ZeRO stages
     2 and 3), messages apart, as a mean over the micro-batches: it sweeps them (`_sweeps_before_sum`), and adds its own
     part to that of the micro-batches before, which the first one overwrites."""
-    found, adds = 0.0, 3 - 1 / plan.config.dataset_config.micro_batch_num
+    found, sweeps, adds = 0.0, _sweeps_before_sum(plan), 3 - 1 / plan.config.dataset_config.micro_batch_num
     for buffer, kept in plan.residences:
         buckets = [*kept.gradient_slots.cells]
         whole, own = (sum(span.size for span in spans) for spans in (buckets, overlaps(buckets, kept.owned)))
-        found += DTYPES[buffer.gradient_type].bytes * (_sweeps_before_sum(plan) * whole + adds * own)
+        found += DTYPES[buffer.gradient_type].bytes * (sweeps * whole + adds * own)
     return found
 
 

@@ -87,6 +87,12 @@ def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains:
     return Operation(PRODUCTS, forward, backward, gradient)
 
 
+def bias_gradient(m: float, n: int, item_size: int) -> Operation:
+    """The gradient of a linear's bias [n], the sum of the output's gradient [m, n] over its rows. item_size: bytes of
+    an element of it."""
+    return Operation(ELEMENTWISE, NOTHING, NOTHING, Work(0.0, m * n * item_size, 1))
+
+
 def elementwise(forward: float, backward: float, launches: int = 1, named: str = "") -> Operation:
     """An elementwise operation on activations that moves `forward` bytes, and `backward` bytes for its gradient; its
     arithmetic counts as 0. launches: kernels of each of the two; named: NORM or another operator that a device may have

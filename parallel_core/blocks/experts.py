@@ -112,7 +112,8 @@ class Experts(Block):
         return self.expert.frozen_flops(1) * self._choices(tokens)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The products of each local expert with an even share of the rows, and the activation of all rows."""
+        """The products of each local expert with an even share of the rows; of all rows, the activation, and biases,
+        which are added in a pass of their own."""
         rows, count, item_size = self.rows(micro_batch), len(self.local(0)), micro_batch.item_size
         first, second, shards = self.expert.linear_fc1, self.expert.linear_fc2, self.expert_tensor
         for linear, inner, columns in (
@@ -120,6 +121,9 @@ class Experts(Block):
             (second, second.share(shards), second.output_size),
         ):
             yield product(rows / count, inner, columns, item_size, count=count, trains=not linear.frozen)
+            if linear.bias:
+                size = rows * columns * item_size
+                yield elementwise(2 * size, 0 if linear.frozen else size).within("bias")
             if linear.adapter is not None:
                 yield from linear.adapter.products(rows / count, inner, columns, item_size, count=count)
         before, after = (rows * linear.share(shards) * item_size for linear in (first, second))

@@ -12,7 +12,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
 from parallel_core.numerics.float8_recipes import Recipe
-from parallel_core.operations import Operation, product
+from parallel_core.operations import Operation, bias_gradient, product
 from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 COLUMNS, ROWS = 0, 1
@@ -153,6 +153,8 @@ class Linear(Block):
         elif self.cut_axis == COLUMNS:
             columns = self.share(tensor)
         yield product(rows, inner, columns, micro_batch.item_size, trains=not self.frozen)
+        if self.bias and not self.frozen:
+            yield bias_gradient(rows, columns, micro_batch.item_size).within("bias")
         if self.adapter is not None:
             for one in self.adapter.products(rows, inner, columns, micro_batch.item_size):
                 yield one.within("adapter")

@@ -45,8 +45,9 @@ class Calibration:
     """The fractions of peak FLOP/s and of bandwidths that programs reach on a kind of device; and seconds of a launch
     (`launch`; in a backward `launch_back`), the exponent by which bandwidth falls with the nodes (`congestion`), a
     rank's speed beside idle cores as a multiple of that beside busy ones (`alone`), seconds of experts' products as a
-    multiple of a linear's (`grouped`), and waits for slower ranks as parts of the seconds that a rank computes, at the
-    end of a step (`uneven`) and in collectives within its passes (`meeting`). None: as `elementwise` (`update`), as
+    multiple of a linear's (`grouped`), waits for slower ranks as parts of the seconds that a rank computes, at the end
+    of a step (`uneven`) and in collectives within its passes (`meeting`), and the seconds that it loses after waits
+    (`waking`, `waking_most`). None: as `elementwise` (`update`), as
     `products` (`narrow_products`, those of 8-bit inputs), as `launch` (`launch_back`)."""
 
     products: float
@@ -85,6 +86,12 @@ class Calibration:
     meeting: float = 0.0
     """The same for ranks that meet in collectives within their passes (tensor or expert parallelism), where each wait
     is for the slowest of the moment."""
+
+    waking: float = 0.0
+    """Seconds that a rank which has waited loses after it, as a part of those that it waited: its core has slowed down,
+    and its caches hold less. Only where ranks share a node's cores (`Device.cores`)."""
+    waking_most: float = 0.0
+    """The most seconds that a rank loses after it has waited."""
 
     def launch_of(self, is_backward: bool) -> float:
         """Seconds in which the host starts one operation of a forward, or of a backward."""
@@ -250,6 +257,7 @@ _TABLES = {
 }
 """Key of a table by operation -> its points, in words."""
 _UNMEASURED = ("update", "narrow_products", "alone", "grouped", "launch_back", "uneven", "meeting")
+_UNMEASURED += ("waking", "waking_most")
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
 _OTHERS |= {**dict.fromkeys(_TABLES, dict), "launch_flops": dict, "is_mesh": bool}

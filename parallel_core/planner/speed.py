@@ -164,6 +164,11 @@ class Speed:
             return cores / busy
         return 1 + (self.device.calibration.alone - 1) * (cores - busy) / (cores - 1)
 
+    def waking(self, idle: float) -> float:
+        """Seconds by which a rank's next pass takes longer after it has waited `idle` seconds."""
+        calibration = self.device.calibration
+        return min(calibration.waking * idle, calibration.waking_most)
+
     def by_part(
         self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float], back: bool = False
     ) -> dict[str, float]:

@@ -12,8 +12,8 @@ from parallel_core.planner.passes import DATA, EXPERTS, PIPELINE, TENSOR, Passes
 from parallel_core.planner.prediction import Prediction
 from parallel_core.planner.speed import ALL_MESSAGES, Speed
 from parallel_core.schedules import Backward, Forward, Pair, Placement, order
-from parallel_core.schedules.actions import Compute, Ordered, computes_of, split_backwards
-from parallel_core.schedules.shared import Pace, simulate_shared
+from parallel_core.schedules.actions import Compute, Ordered
+from parallel_core.schedules.shared import Cores, simulate_shared
 from parallel_core.schedules.simulate import Timeline, simulate
 
 Entries = Sequence[Sequence[Ordered]]
@@ -23,8 +23,8 @@ Entries = Sequence[Sequence[Ordered]]
 @dataclass(frozen=True)
 class StageTimes:
     """The `Durations` of `schedules.simulate`: `passes` [stage][chunk] and the seconds of a message to another stage
-    (`transfer`). takes_turns: whether in a pair each half computes while the other's expert messages travel; pace: the
-    speed of stages that share cores, None: they do not; micro_batches: their number in a step."""
+    (`transfer`). takes_turns: whether in a pair each half computes while the other's expert messages travel; cores:
+    those that stages share, None: each has its own processor; micro_batches: their number in a step."""
 
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]: the passes of one micro-batch."""
@@ -33,8 +33,8 @@ class StageTimes:
     micro_batches: int
     takes_turns: bool = False
     """Whether in a pair of forward and backward each computes while the other's expert messages travel."""
-    pace: Pace | None = None
-    """The speed of stages that share cores; None: each has its own processor."""
+    cores: Cores | None = None
+    """The cores that stages share; None: each has its own processor."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> float:
         """Seconds of `action` on a stage; a backward with `split` leaves gradients of weights to another action.
@@ -55,21 +55,6 @@ class StageTimes:
         there, back = one.forward.get(EXPERTS, 0.0), other.backward.get(EXPERTS, 0.0)
         forward, (_, inputs, weight) = one.totals[0], other.totals
         return min(there, inputs + weight - back) + min(back, forward - there)
-
-    def stretched(self, timeline: Timeline, entries: Sequence[Sequence[Ordered]]) -> list[float]:
-        """For each stage, the seconds that these entries take on the timeline divided by those at the stage's own
-        speed; beside idle cores it may be below 1. 1 without `pace`, and for a stage whose entries take no time."""
-        if self.pace is None:
-            return [1.0] * len(self.passes)
-        alone = [self._seconds(own, stage) for stage, own in enumerate(entries)]
-        return [float(took) / own if own else 1.0 for took, own in zip(timeline.work, alone, strict=True)]
-
-    def _seconds(self, entries: Sequence[Ordered], stage: int) -> float:
-        """Seconds of a stage's entries at its own speed, without those that pairs save."""
-        chunks, computes = len(self.passes[stage]), [*computes_of(entries)]
-        split = split_backwards(computes)
-        saved = sum(self.saved(entry, stage, chunks) for entry in entries if isinstance(entry, Pair))
-        return sum(self.of(action, stage, chunks, action in split) for action in computes) - saved
 
     def saved_in_step(self, entries: Sequence[Sequence[Ordered]]) -> list[float]:
         """Seconds that pairs (see `saved`) save on each stage in a whole step, at the stage's own speed. entries: of a
@@ -144,15 +129,15 @@ def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
     micro_batches = config.dataset_config.micro_batch_num
     transfer = _transfer(plans[0], speed)
     times = StageTimes(
-        passes, transfer, micro_batches, config.takes_turns and speed.hides, speed.pace if speed.device.cores else None
+        passes, transfer, micro_batches, config.takes_turns and speed.hides, speed if speed.device.cores else None
     )
     entries_of = cache(partial(_entries, plans[0], times))
     entries = entries_of(enough_micro_batches(config))
     saved = times.saved_in_step(entries)
-    timeline, length = _length(plans[0], times, entries_of)
-    stretch = times.stretched(timeline, entries)
-    saved = [seconds * longer for seconds, longer in zip(saved, stretch, strict=True)]
+    timeline, length, took = _length(plans[0], times, entries_of)
     apart = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
+    stretch = _stretch(times, took, [seconds - less for seconds, less in zip(apart, saved, strict=True)])
+    saved = [seconds * longer for seconds, longer in zip(saved, stretch, strict=True)]
     work = [seconds * longer - less for seconds, longer, less in zip(apart, stretch, saved, strict=True)]
     slowest = max(range(len(work)), key=work.__getitem__)
     without = _length(plans[0], replace(times, transfer=0.0), entries_of)[1] if transfer else length
@@ -189,26 +174,38 @@ def _entries(plan: StagePlan, times: StageTimes, micro_batches: int) -> Entries:
 
 
 def _timeline(entries: Entries, times: StageTimes, placement: Placement) -> Timeline:
-    if times.pace is None:
+    if times.cores is None:
         return simulate(entries, times, placement)
-    return simulate_shared(entries, times, placement, times.pace)
+    return simulate_shared(entries, times, placement, times.cores)
 
 
-def _length(plan: StagePlan, times: StageTimes, entries_of: Callable[[int], Entries]) -> tuple[Timeline, float]:
-    """A timeline of as many micro-batches as show warm-up, steady state and drain, and the seconds of all
-    micro-batches: each further group of them adds as much as the last one did. In 1F1B stages that are waited for
-    expose messages in the steady state, too.
+def _stretch(times: StageTimes, took: Sequence[float], alone: Sequence[float]) -> list[float]:
+    """For each stage, the seconds that its work took on a timeline divided by those at its own speed (`alone`); beside
+    idle cores it may be below 1. 1 where stages share no cores, and for a stage without work."""
+    if times.cores is None:
+        return [1.0] * len(took)
+    return [seconds / own if own else 1.0 for seconds, own in zip(took, alone, strict=True)]
+
+
+def _length(
+    plan: StagePlan, times: StageTimes, entries_of: Callable[[int], Entries]
+) -> tuple[Timeline, float, list[float]]:
+    """A timeline of as many micro-batches as show warm-up, steady state and drain; the seconds of all micro-batches,
+    and of each stage's work in them: each further group of them adds as much as the last one did. In 1F1B stages that
+    are waited for expose messages in the steady state, too.
 
     entries_of: a function from a number of micro-batches to the computations of each stage.
     """
     parallel, few = plan.config.parallel_config, enough_micro_batches(plan.config)
     placement = parallel.placement
     timeline, more = _timeline(entries_of(few), times, placement), times.micro_batches - few
-    if not more:
-        return timeline, float(timeline.length)
-    group = parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
-    added = float(timeline.length) - float(_timeline(entries_of(few - group), times, placement).length)
-    return timeline, float(timeline.length) + more / group * added
+    known = [float(timeline.length), *map(float, timeline.work)]
+    if more:
+        group = parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
+        before = _timeline(entries_of(few - group), times, placement)
+        fewer = [float(before.length), *map(float, before.work)]
+        known = [seconds + more / group * (seconds - less) for seconds, less in zip(known, fewer, strict=True)]
+    return timeline, known[0], known[1:]
 
 
 def _after(

@@ -7,26 +7,29 @@ from parallel_core.schedules.actions import Ordered, Pair, Placement, of_entry
 from parallel_core.schedules.simulate import Durations, Play, TimedAction, Timeline
 
 
-class Pace(Protocol):
-    """A function from the number of stages that compute at once to the part of its own speed that each of them has;
-    above 1 where a stage beside idle processors is faster."""
+class Cores(Protocol):
+    """Processor cores that a pipeline's stages share."""
 
-    def __call__(self, stages: int) -> float:
+    def pace(self, stages: int) -> float:
         """The part of its own speed that a stage has while `stages` stages compute, itself among them: below 1 where
-        processors are too few, above 1 where a stage beside idle ones is faster."""
+        cores are too few, above 1 where a stage beside idle ones is faster."""
+
+    def waking(self, idle: float) -> float:
+        """Time, at a stage's own speed, by which its next entry takes longer after it has waited for a time `idle`."""
 
 
 def simulate_shared(
-    entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement, pace: Pace
+    entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement, cores: Cores
 ) -> Timeline:
     """Run each stage's list in order, as `simulate` does, by a clock that all stages share: the durations are those of
-    a stage at its own speed, and all that compute at a moment have the same part of it.
+    a stage at its own speed, and all that compute at a moment have the same part of it; an entry for which a stage has
+    waited takes longer (`Cores.waking`).
 
     Raises AssertionError if stages wait for each other for ever.
     """
-    play = _SharedPlay(entries, times, placement)
+    play = _SharedPlay(entries, times, placement, cores)
     now = 0.0
-    while (after := play.go_on(now, pace)) is not None:
+    while (after := play.go_on(now)) is not None:
         now = after
     play.check_ended()
     return Timeline(play.spans)
@@ -35,19 +38,23 @@ def simulate_shared(
 class _SharedPlay(Play):
     """The state of a simulation of stages that share processors, at one moment of the clock that all of them share."""
 
-    def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
+    def __init__(
+        self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement, cores: Cores
+    ) -> None:
         super().__init__(entries, times, placement)
+        self._cores = cores
         self._left: dict[int, float] = {}
         """Stage that computes -> seconds at its own speed that its entry still takes."""
-        self._started = [0.0] * len(entries)
+        self._started, self._ended = [0.0] * len(entries), [0.0] * len(entries)
+        """For each stage the last start and the last end of an entry, 0 before its first."""
 
-    def go_on(self, now: float, pace: Pace) -> float | None:
+    def go_on(self, now: float) -> float | None:
         """Begin the entries that can begin at `now`, and compute until one ends or the input of another arrives; the
         time of that, None if nothing can happen any more."""
         arrivals = self._begin(now)
         if not self._left:
             return min(arrivals, default=None)
-        part = pace(len(self._left))
+        part = self._cores.pace(len(self._left))
         until = min([now + min(self._left.values()) / part, *arrivals])
         for stage in list(self._left):
             self._left[stage] -= (until - now) * part
@@ -68,7 +75,8 @@ class _SharedPlay(Play):
             if len(known) < len(arrivals):
                 continue
             if max(known) <= now:
-                self._left[stage], self._started[stage] = self._duration(stage), now
+                waking = self._cores.waking(now - self._ended[stage])
+                self._left[stage], self._started[stage] = self._duration(stage) + waking, now
             else:
                 later.append(max(known))
         return later
@@ -96,4 +104,5 @@ class _SharedPlay(Play):
             self.spans[stage].append(TimedAction(action, start, start + seconds * stretched))
             start += seconds * stretched
         self._made[stage].update(dict.fromkeys(computes, now))
+        self._ended[stage] = now
         self.done[stage] += 1

@@ -56,7 +56,7 @@ def measure(rounds: int) -> None:
     backend = connect()
     backend.world.barrier()
     found = rates.measured(rounds)
-    found["calibration"]["alone"] = rates.speed_alone(backend.world, 2 * rounds)
+    found["calibration"] |= {"alone": rates.speed_alone(backend.world, 2 * rounds), **rates.after_waits(rounds)}
     found["messages"] = messages.measured(backend.world)
     if backend.rank == 0:
         print(RESULT + json.dumps(found), flush=True)

@@ -40,19 +40,25 @@ SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 """(Rows, inner size, columns) of the products that are measured."""
 LAUNCHES, NEXT = 50, 6
 """Launches, and weights of a linear, in one run."""
+PAUSES = 0.02, 0.08
+"""Seconds of two sleeps; after longer ones than the second a process loses hardly more."""
+AWAKE, ROW = 64, 4
+"""Tokens of the products that follow a sleep, and runs of NEXT of them after which a process is as fast as before."""
 INNER, COLUMNS = 512, 1536
 """Features of the linears that are measured, of their inputs and of their outputs."""
 FLOPS_OF_TOKEN = 2.0 * INNER * COLUMNS
 """FLOPs of one of a linear's products for a token."""
 
 
-def fastest(runs: Mapping[Key, Run], rounds: int) -> dict[Key, float]:
+def fastest(runs: Mapping[Key, Run], rounds: int, before: Run | None = None) -> dict[Key, float]:
     """Key -> seconds of the fastest of `rounds` calls of its function, after one that warms up. The functions are
-    called in turns."""
+    called in turns; before: called before each of them, its seconds do not count."""
     waits = ms.get_context("device_target") != "CPU"  # on a CPU an operator has ended when its call returns
     found = dict.fromkeys(runs, inf)
     for warms_up in [True, *[False] * rounds]:
         for key, run in runs.items():
+            if before is not None:
+                before()
             start = time.perf_counter()
             run()
             if waits:
@@ -227,6 +233,22 @@ def speed_alone(group: Group, rounds: int) -> float:
     return both / alone
 
 
+def after_waits(rounds: int) -> dict[str, float]:
+    """The seconds that a process loses after it has slept, by the keys of a calibration: "waking", as a part of those
+    of the shorter of `PAUSES`, and "waking_most", those after the longer one. The first products after a sleep are
+    compared with the last ones of their row, and the median of `rounds` rows counts."""
+    run = linears([AWAKE], weights=NEXT)[FORWARD, AWAKE]
+    _seconds(ROW * [run])
+    lost: list[list[float]] = [[] for _ in PAUSES]
+    for _ in range(rounds):
+        for found, pause in zip(lost, PAUSES, strict=True):
+            time.sleep(pause)
+            first, last = _seconds(ROW * [run]), _seconds(ROW * [run])
+            found.append(first - last)
+    short, long = (max(0.0, median(each)) for each in lost)
+    return {"waking": short / PAUSES[0], "waking_most": max(short, long)}
+
+
 def _seconds(runs: Sequence[Run]) -> float:
     start = time.perf_counter()
     for run in runs:
@@ -247,7 +269,7 @@ def measured(rounds: int) -> dict[str, Any]:
     peaks = {dtype: max(rate[name] for name in named) for dtype, named in of_type.items()}
     launch, copied, peak = 1 / rate["launch"], rate["copy"], peaks["float32"]
     of_linear = {key: each / NEXT for key, each in fastest(linears(), rounds).items()}
-    of_token, of_byte = of_size(of_linear, launch), of_size(fastest(sweeps(), rounds), launch)
+    of_token, of_byte = of_size(of_linear, launch), of_size(fastest(sweeps(), rounds, others["copy"][1]), launch)
     of_largest = {name: each for (name, _), each in of_byte.items()}  # sizes rise, and the last one stays
     token, byte = max(min(of_token.values()), FLOPS_OF_TOKEN / peak), median(of_largest.values())
     attention = attention_table(fastest(attentions(), rounds), launch, peak)

@@ -30,6 +30,7 @@ def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
     here, a100 = plan_of(words, 4, str(path)), plan_of(words, 4, "A100")
     assert 1e8 < here.device.peak("float32") < 1e14 and 1e7 < here.device.bandwidth < 1e13
     assert 0 < here.device.calibration.launch < 0.1
+    assert 0 <= here.device.calibration.waking < 1 and 0 <= here.device.calibration.waking_most < 0.1
     assert here.step.total > a100.step.total
     messages = here.device.messages
     assert set(messages) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"}

@@ -6,6 +6,7 @@ from parallel_core.blocks import Layer, MicroBatch, blocks_within
 from parallel_core.blocks.language_model import chunk_of
 from parallel_core.blocks.recurrence import Recurrence
 from parallel_core.blocks.sparse_attention import SparseAttention, loss_blocks
+from parallel_core.operations import NOTHING
 from tests.support.engine import TINY, config_of
 from tests.support.families import FAMILIES
 
@@ -38,6 +39,33 @@ def test_operations_of_adapters(family):
     assert sum(one.forward.flops for one in operations) == pytest.approx(wanted, rel=1e-9)
     factors = [one for one in operations if one.name.endswith(("lora_a", "lora_b"))]
     assert factors and all(one.weight.flops == one.forward.flops and one.forward.bytes for one in factors)
+
+
+@pytest.mark.parametrize(
+    ("more", "linears"),
+    [
+        ("", {"linear_qkv": 96, "linear_proj": 32, "linear_fc1": 128, "linear_fc2": 32}),
+        ("--tensor-model-parallel-size 2", {"linear_qkv": 48, "linear_proj": 32, "linear_fc1": 64, "linear_fc2": 32}),
+        ("--disable-bias-linear", {}),
+        ("--lora-r 3 --lora-target-modules linear_qkv", {}),
+    ],
+)
+def test_gradients_of_biases_are_sums_over_rows(more, linears):
+    """Each trained bias reads the gradient of its linear's output once, with the gradients of weights: as many elements
+    as a rank has tokens times features. Without biases, and where they are frozen, there is no such operation."""
+    config = config_of(f"{TINY} --num-layers 1 {more}", 2).model_config
+    micro_batch = MicroBatch.of(config)
+    decoder = chunk_of(config, 0).decoder
+    operations = [one for one in decoder.operations(micro_batch) if one.name.endswith(".bias")]
+    found = {one.name.split(".")[-2]: one.weight.bytes / micro_batch.tokens / 4 for one in operations}
+    assert found == linears and all(one.forward == one.backward == NOTHING for one in operations)
+
+
+def test_biases_of_experts_are_passes_of_their_own():
+    """Both biases of an expert are added in a pass that reads and writes its rows; the backward reads their gradient."""
+    config = config_of(f"{TINY} --num-layers 1 {FAMILIES['experts']} --add-bias-linear", 1).model_config
+    biases = [one for one in Layer.of(config, 0).operations(MicroBatch.of(config)) if one.name.endswith("experts.bias")]
+    assert len(biases) == 2 and all(one.forward.bytes == 2 * one.backward.bytes > 0 for one in biases)
 
 
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"

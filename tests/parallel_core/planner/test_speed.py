@@ -73,6 +73,25 @@ def test_nothing_hides_where_ranks_move_messages_themselves(more):
     assert sum(cpu.parts.get(part, 0.0) for part in messages) > 0
 
 
+def test_a_stage_loses_time_after_it_has_waited():
+    """A rank that has waited loses a part of that time, and no more than the most. Both stages of a pipeline on two
+    cores compute longer for it, wait less, and the step is longer; stages with processors of their own lose nothing."""
+    more, waking = "--pipeline-model-parallel-size 2", {"waking": 0.1, "waking_most": 1e-3}
+    plans = {
+        named: [
+            plan_on(named, more, 2, cores=count, calibration=replace(find_device(named).calibration, **changed))
+            for changed in ({}, waking)
+        ]
+        for named, count in (("CPU", 2), ("A100", 0))
+    }
+    speed = plans["CPU"][1].speed
+    assert (speed.waking(0.0), speed.waking(0.002), speed.waking(3.0)) == (0.0, 0.0002, 1e-3)
+    before, after = (plan.step for plan in plans["CPU"])
+    assert all(late > soon for soon, late in zip(before.work, after.work, strict=True))
+    assert after.of_stage(0)["bubble"] < before.of_stage(0)["bubble"] and after.total > before.total
+    assert plans["A100"][0].step.parts == plans["A100"][1].step.parts
+
+
 def test_reductions_in_each_micro_batch_sweep_the_gradients():
     """ZeRO 2 reduces a layer's gradients in each of two micro-batches: they are all read by the check, and a rank's
     half is read and written in the first, and read twice and written in the second; the passes on a CPU are longer by

@@ -256,8 +256,8 @@ _TABLES = {
     "by_size": "sizes and multiples, in order of sizes",
 }
 """Key of a table by operation -> its points, in words."""
-_UNMEASURED = ("update", "narrow_products", "alone", "grouped", "launch_back", "uneven", "meeting")
-_UNMEASURED += ("waking", "waking_most")
+_WAITS = ("uneven", "meeting", "waking", "waking_most")
+_UNMEASURED = ("update", "narrow_products", "alone", "grouped", "launch_back", *_WAITS)
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
 _OTHERS |= {**dict.fromkeys(_TABLES, dict), "launch_flops": dict, "is_mesh": bool}

@@ -66,8 +66,8 @@ def test_a_shared_timeline_by_hand():
 
 
 def test_a_stage_that_has_waited_is_slow_at_first():
-    """The second stage waits 1 for its first forward and loses a half; the first one waits 2.5 and loses the most, 0.75,
-    in the backward behind that, but nothing in entries that follow others at once."""
+    """The second stage waits 1 for its first forward and loses a half; the first one waits 2.5, and loses the most,
+    0.75, in the backward behind that; entries that follow others at once lose nothing."""
     times, placement = Times(1, 1), Placement(2)
     timeline = simulate_shared(one_f_one_b(2, 1), times, placement, Shared(2, share=0.5, most=0.75))
     assert timeline.spans[1] == [TimedAction(Forward(0), 1.0, 2.5), TimedAction(Backward(0), 2.5, 3.5)]

@@ -62,7 +62,7 @@ def test_gradients_of_biases_are_sums_over_rows(more, linears):
 
 
 def test_biases_of_experts_are_passes_of_their_own():
-    """Both biases of an expert are added in a pass that reads and writes its rows; the backward reads their gradient."""
+    """Each bias of an expert is added in a pass that reads and writes its rows; the backward reads their gradient."""
     config = config_of(f"{TINY} --num-layers 1 {FAMILIES['experts']} --add-bias-linear", 1).model_config
     biases = [one for one in Layer.of(config, 0).operations(MicroBatch.of(config)) if one.name.endswith("experts.bias")]
     assert len(biases) == 2 and all(one.forward.bytes == 2 * one.backward.bytes > 0 for one in biases)

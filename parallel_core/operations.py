@@ -88,9 +88,9 @@ def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains:
 
 
 def bias_gradient(m: float, n: int, item_size: int) -> Operation:
-    """The gradient of a linear's bias [n], the sum of the output's gradient [m, n] over its rows. item_size: bytes of
-    an element of it."""
-    return Operation(ELEMENTWISE, NOTHING, NOTHING, Work(0.0, m * n * item_size, 1))
+    """The gradient of a linear's bias [n], the sum of the output's gradient [m, n] over its rows, without a launch of
+    its own: most are sums in the backward of the operator that adds the bias. item_size: bytes of an element."""
+    return Operation(ELEMENTWISE, NOTHING, Work(0.0, m * n * item_size))
 
 
 def elementwise(forward: float, backward: float, launches: int = 1, named: str = "") -> Operation:

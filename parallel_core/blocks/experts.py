@@ -123,7 +123,7 @@ class Experts(Block):
             yield product(rows / count, inner, columns, item_size, count=count, trains=not linear.frozen)
             if linear.bias:
                 size = rows * columns * item_size
-                yield elementwise(2 * size, 0 if linear.frozen else size).within("bias")
+                yield elementwise(2 * size, size).within("bias")
             if linear.adapter is not None:
                 yield from linear.adapter.products(rows / count, inner, columns, item_size, count=count)
         before, after = (rows * linear.share(shards) * item_size for linear in (first, second))

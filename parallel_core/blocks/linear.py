@@ -154,7 +154,8 @@ class Linear(Block):
             columns = self.share(tensor)
         yield product(rows, inner, columns, micro_batch.item_size, trains=not self.frozen)
         if self.bias and not self.frozen:
-            yield bias_gradient(rows, columns, micro_batch.item_size).within("bias")
+            behind = rows if self.cut_axis == COLUMNS else micro_batch.tokens_between
+            yield bias_gradient(behind, columns, micro_batch.item_size).within("bias")
         if self.adapter is not None:
             for one in self.adapter.products(rows, inner, columns, micro_batch.item_size):
                 yield one.within("adapter")

@@ -46,9 +46,9 @@ class Calibration:
     (`launch`; in a backward `launch_back`), the exponent by which bandwidth falls with the nodes (`congestion`), a
     rank's speed beside idle cores as a multiple of that beside busy ones (`alone`), seconds of experts' products as a
     multiple of a linear's (`grouped`), waits for slower ranks as parts of the seconds that a rank computes, at the end
-    of a step (`uneven`) and in collectives within its passes (`meeting`), and the seconds that it loses after waits
-    (`waking`, `waking_most`). None: as `elementwise` (`update`), as
-    `products` (`narrow_products`, those of 8-bit inputs), as `launch` (`launch_back`)."""
+    of a step (`uneven`) and in collectives within its passes (`meeting`), and the seconds that a pipeline's stage loses
+    after waits (`waking`, `waking_most`). None: as `elementwise` (`update`), as `products` (`narrow_products`, those of
+    8-bit inputs), as `launch` (`launch_back`)."""
 
     products: float
     """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
@@ -88,10 +88,10 @@ class Calibration:
     is for the slowest of the moment."""
 
     waking: float = 0.0
-    """Seconds that a rank which has waited loses after it, as a part of those that it waited: its core has slowed down,
-    and its caches hold less. Only where ranks share a node's cores (`Device.cores`)."""
+    """Seconds that a pipeline's stage which has waited for another loses after it, as a part of those that it waited:
+    its core has slowed down, and its caches hold less. Only where each rank of a node has one of its `Device.cores`."""
     waking_most: float = 0.0
-    """The most seconds that a rank loses after it has waited."""
+    """The most seconds that a stage loses after it has waited."""
 
     def launch_of(self, is_backward: bool) -> float:
         """Seconds in which the host starts one operation of a forward, or of a backward."""
@@ -256,8 +256,10 @@ _TABLES = {
     "by_size": "sizes and multiples, in order of sizes",
 }
 """Key of a table by operation -> its points, in words."""
-_WAITS = ("uneven", "meeting", "waking", "waking_most")
-_UNMEASURED = ("update", "narrow_products", "alone", "grouped", "launch_back", *_WAITS)
+_UNMEASURED = (
+    *("update", "narrow_products", "alone", "grouped", "launch_back"),
+    *("uneven", "meeting", "waking", "waking_most"),
+)
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
 _OTHERS |= {**dict.fromkeys(_TABLES, dict), "launch_flops": dict, "is_mesh": bool}
@@ -284,8 +286,8 @@ def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Findi
         elif key in _OTHERS:
             if not isinstance(value, _OTHERS[key]):
                 yield Finding(f"{prefix}{key}", value, f"must be a {_OTHERS[key].__name__}", "change it", source)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value:
-            yield Finding(f"{prefix}{key}", value, "must be a number, at least 0", "change it", source)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+            yield Finding(f"{prefix}{key}", value, "must be a number, at least 0 and finite", "change it", source)
     yield from _wrong_values(content, prefix, source)
 
 

@@ -165,8 +165,11 @@ class Speed:
         return 1 + (self.device.calibration.alone - 1) * (cores - busy) / (cores - 1)
 
     def waking(self, idle: float) -> float:
-        """Seconds by which a rank's next pass takes longer after it has waited `idle` seconds."""
+        """Seconds by which a rank's next pass takes longer after it has waited `idle` seconds; 0 where a node has more
+        ranks than cores, which others then keep busy."""
         calibration = self.device.calibration
+        if self.pace(self.placement.topology.pipeline_model_parallel_size) < 1:
+            return 0.0
         return min(calibration.waking * idle, calibration.waking_most)
 
     def by_part(

@@ -16,6 +16,9 @@ from parallel_core.schedules.actions import Compute, Ordered
 from parallel_core.schedules.shared import Cores, simulate_shared
 from parallel_core.schedules.simulate import Timeline, simulate
 
+SETTLES = 3
+"""Groups of micro-batches after which waits of stages that share cores repeat: how fast a stage is depends on the
+others' waits, and its own on those."""
 Entries = Sequence[Sequence[Ordered]]
 """Computations of each stage, in order."""
 
@@ -23,8 +26,8 @@ Entries = Sequence[Sequence[Ordered]]
 @dataclass(frozen=True)
 class StageTimes:
     """The `Durations` of `schedules.simulate`: `passes` [stage][chunk] and the seconds of a message to another stage
-    (`transfer`). takes_turns: whether in a pair each half computes while the other's expert messages travel; cores:
-    those that stages share, None: each has its own processor; micro_batches: their number in a step."""
+    (`transfer`). micro_batches: their number in a step; takes_turns: whether in a pair each half computes while the
+    other's expert messages travel; cores: those that stages share."""
 
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]: the passes of one micro-batch."""
@@ -87,7 +90,8 @@ class StepTime(Prediction):
     saved: tuple[float, ...]
     """Seconds by which pairs shorten each stage's work, already taken off `work`."""
     stretch: tuple[float, ...]
-    """Seconds that each stage takes for one second of work at its own speed, because it shares cores with others."""
+    """Seconds that each stage takes for one second of work at its own speed, because it shares cores with others, and
+    is slower after it has waited."""
     timeline: Timeline = field(repr=False)
     """The simulated timeline of a step with few micro-batches, in seconds."""
     times: StageTimes = field(repr=False)
@@ -132,8 +136,7 @@ def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
         passes, transfer, micro_batches, config.takes_turns and speed.hides, speed if speed.device.cores else None
     )
     entries_of = cache(partial(_entries, plans[0], times))
-    entries = entries_of(enough_micro_batches(config))
-    saved = times.saved_in_step(entries)
+    saved = times.saved_in_step(entries_of(enough_micro_batches(config)))
     timeline, length, took = _length(plans[0], times, entries_of)
     apart = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
     stretch = _stretch(times, took, [seconds - less for seconds, less in zip(apart, saved, strict=True)])
@@ -146,7 +149,8 @@ def step_time(plans: Sequence[StagePlan], speed: Speed) -> StepTime:
         parts.update({name: stretch[slowest] * micro_batches * seconds for name, seconds in one.parts.items()})
     after, hidden = _after(plans, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
-    parts.update({"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)})
+    waits = max(without, work[slowest])  # cores that wait for messages, too, are slower at first
+    parts.update({"bubble": waits - work[slowest], PIPELINE: max(0.0, length - waits)})
     parts.update(after)
     found: dict[str, float] = dict(parts)
     if saved[slowest]:
@@ -198,10 +202,12 @@ def _length(
     """
     parallel, few = plan.config.parallel_config, enough_micro_batches(plan.config)
     placement = parallel.placement
+    group = parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
+    if times.cores is not None:
+        few += min(SETTLES * group, times.micro_batches - few)
     timeline, more = _timeline(entries_of(few), times, placement), times.micro_batches - few
     known = [float(timeline.length), *map(float, timeline.work)]
     if more:
-        group = parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
         before = _timeline(entries_of(few - group), times, placement)
         fewer = [float(before.length), *map(float, before.work)]
         known = [seconds + more / group * (seconds - less) for seconds, less in zip(known, fewer, strict=True)]

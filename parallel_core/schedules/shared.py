@@ -45,6 +45,8 @@ class _SharedPlay(Play):
         self._cores = cores
         self._left: dict[int, float] = {}
         """Stage that computes -> seconds at its own speed that its entry still takes."""
+        self._whole = [0.0] * len(entries)
+        """For each stage the seconds at its own speed that its last entry takes from beginning to end."""
         self._started, self._ended = [0.0] * len(entries), [0.0] * len(entries)
         """For each stage the last start and the last end of an entry, 0 before its first."""
 
@@ -58,7 +60,7 @@ class _SharedPlay(Play):
         until = min([now + min(self._left.values()) / part, *arrivals])
         for stage in list(self._left):
             self._left[stage] -= (until - now) * part
-            if self._left[stage] <= 1e-9 * self._duration(stage):
+            if self._left[stage] <= 1e-9 * self._whole[stage]:
                 del self._left[stage]
                 self._end(stage, until)
         return until
@@ -75,8 +77,8 @@ class _SharedPlay(Play):
             if len(known) < len(arrivals):
                 continue
             if max(known) <= now:
-                waking = self._cores.waking(now - self._ended[stage])
-                self._left[stage], self._started[stage] = self._duration(stage) + waking, now
+                self._left[stage] = self._whole[stage] = self._duration(stage, now - self._ended[stage])
+                self._started[stage] = now
             else:
                 later.append(max(known))
         return later
@@ -90,8 +92,11 @@ class _SharedPlay(Play):
             parts[-1] -= float(self._times.saved(entry, stage, chunks))
         return parts
 
-    def _duration(self, stage: int) -> float:
-        return sum(self._parts(stage))
+    def _duration(self, stage: int, idle: float) -> float:
+        """Seconds, at the stage's own speed, of its next entry after it has waited for `idle`; an entry without work
+        takes none."""
+        own = sum(self._parts(stage))
+        return own + self._cores.waking(idle) if own else 0.0
 
     def _end(self, stage: int, now: float) -> None:
         start, parts, computes = (

@@ -41,9 +41,10 @@ SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 LAUNCHES, NEXT = 50, 6
 """Launches, and weights of a linear, in one run."""
 PAUSES = 0.02, 0.08
-"""Seconds of two sleeps; after longer ones than the second a process loses hardly more."""
+"""Seconds of two sleeps, about as long as waits in a pipeline of small stages."""
 AWAKE, ROW = 64, 4
-"""Tokens of the products that follow a sleep, and runs of NEXT of them after which a process is as fast as before."""
+"""Tokens of the products that follow a sleep, and runs, each of NEXT of them, in which a process gets as fast as it was
+before."""
 INNER, COLUMNS = 512, 1536
 """Features of the linears that are measured, of their inputs and of their outputs."""
 FLOPS_OF_TOKEN = 2.0 * INNER * COLUMNS
@@ -235,8 +236,8 @@ def speed_alone(group: Group, rounds: int) -> float:
 
 def after_waits(rounds: int) -> dict[str, float]:
     """The seconds that a process loses after it has slept, by the keys of a calibration: "waking", as a part of those
-    of the shorter of `PAUSES`, and "waking_most", those after the longer one. The first products after a sleep are
-    compared with the last ones of their row, and the median of `rounds` rows counts."""
+    of the shorter of `PAUSES`, and "waking_most", the more of those after either. The first ROW runs of products after
+    a sleep are compared with the ROW runs behind them, and the median of `rounds` comparisons counts."""
     run = linears([AWAKE], weights=NEXT)[FORWARD, AWAKE]
     _seconds(ROW * [run])
     lost: list[list[float]] = [[] for _ in PAUSES]

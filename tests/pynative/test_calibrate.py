@@ -148,6 +148,24 @@ def test_sweeps_are_measured_by_the_bytes_and_launches_that_plans_count():
     assert all(work.launches == tables.LAUNCHES_OF.get(name, 1) for (name, _), work in works.items())
 
 
+def test_seconds_lost_after_waits_are_those_of_the_first_products(monkeypatch):
+    """Rows of products that take 2 and 3 ms longer right after sleeps of 20 and 80 ms, one of them much longer by
+    chance: a tenth of the shorter sleep is lost, and at most 3 ms. Where they take no longer, nothing is."""
+    lost, slept, rows = {0.0: 0.0, 0.02: 0.002, 0.08: 0.003}, [0.0], []
+
+    def seconds(runs):
+        rows.append(len(runs))
+        took = 0.01 + lost[slept[0]] + (len(rows) == 4)
+        slept[0] = 0.0
+        return took
+
+    monkeypatch.setattr(rates, "_seconds", seconds)
+    monkeypatch.setattr(rates.time, "sleep", lambda pause: slept.__setitem__(0, pause))
+    assert rates.after_waits(5) == pytest.approx({"waking": 0.1, "waking_most": 0.003})
+    lost.update(dict.fromkeys(lost, 0.0))
+    assert rates.after_waits(5) == {"waking": 0.0, "waking_most": 0.0}
+
+
 def test_a_process_that_takes_too_long_is_an_error_line(tmp_path, capsys, monkeypatch):
     """A process that has not measured in time ends in a line with the limit and exit code 1, and no file is written."""
     monkeypatch.setattr("pynative.calibrate.__main__.SECONDS", 0)

@@ -46,19 +46,25 @@ def test_operations_of_adapters(family):
     [
         ("", {"linear_qkv": 96, "linear_proj": 32, "linear_fc1": 128, "linear_fc2": 32}),
         ("--tensor-model-parallel-size 2", {"linear_qkv": 48, "linear_proj": 32, "linear_fc1": 64, "linear_fc2": 32}),
+        (
+            "--tensor-model-parallel-size 2 --sequence-parallel",
+            {"linear_qkv": 48, "linear_proj": 16, "linear_fc1": 64, "linear_fc2": 16},
+        ),
         ("--disable-bias-linear", {}),
         ("--lora-r 3 --lora-target-modules linear_qkv", {}),
     ],
 )
 def test_gradients_of_biases_are_sums_over_rows(more, linears):
-    """Each trained bias reads the gradient of its linear's output once, with the gradients of weights: as many elements
-    as a rank has tokens times features. Without biases, and where they are frozen, there is no such operation."""
+    """For each trained bias the backward reads the gradient of the linear's output once, without a launch: as many
+    elements as a rank has tokens times features; with sequence parallelism it has half of the tokens behind a
+    row-parallel linear. Without biases, and where they are frozen, there is no such operation."""
     config = config_of(f"{TINY} --num-layers 1 {more}", 2).model_config
     micro_batch = MicroBatch.of(config)
     decoder = chunk_of(config, 0).decoder
     operations = [one for one in decoder.operations(micro_batch) if one.name.endswith(".bias")]
-    found = {one.name.split(".")[-2]: one.weight.bytes / micro_batch.tokens / 4 for one in operations}
-    assert found == linears and all(one.forward == one.backward == NOTHING for one in operations)
+    found = {one.name.split(".")[-2]: one.backward.bytes / micro_batch.tokens / 4 for one in operations}
+    assert found == linears
+    assert all(one.forward == one.weight == NOTHING and not one.backward.launches for one in operations)
 
 
 def test_biases_of_experts_are_passes_of_their_own():

@@ -45,6 +45,7 @@ def test_a_file_changes_some_keys_of_another(tmp_path):
         ("names: [X]\nlike: A100\nby_size: 3\nlaunch_flops: {attention: 1}\n", "needs by_size.attention"),
         ("names: [X]\nlike: A100\nby_size: {norm: [[1, 1]]}\nlaunch_flops: {norm: 1}\n", "must be of attention"),
         ("names: [X]\nlike: A100\nbandwidth: .inf\n", "bandwidth inf: must be above 0"),
+        ("names: [X]\nlike: CPU\ncalibration: {waking: .inf}\n", "calibration.waking inf: must be a number"),
         ("names: [X]\n", "memory_bytes: is missing"),
         ("names: [X]\nlike: Nobody\n", "no such device"),
         ("[1, 2", "cannot be read"),

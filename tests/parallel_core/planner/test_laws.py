@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("PLANNER_EXAMPLES", "200"))
 A_LITTLE = 1 + 1e-9
+CORES = str(Path(__file__).with_name("many_cores.yaml"))
+"""A CPU that has a core for each rank of the drawn jobs, whose ranks are slower after they have waited."""
 
 Job = dict
 
@@ -54,7 +57,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "micro-batches": draw(st.sampled_from((4, 8, 12))),
         "replicas": replicas,
         "more": " ".join(more),
-        "device": draw(st.sampled_from(("A100", "B200", "Ascend-910B"))),
+        "device": draw(st.sampled_from(("A100", "B200", "Ascend-910B", CORES))),
     }
 
 

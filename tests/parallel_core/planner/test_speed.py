@@ -73,23 +73,54 @@ def test_nothing_hides_where_ranks_move_messages_themselves(more):
     assert sum(cpu.parts.get(part, 0.0) for part in messages) > 0
 
 
+WAKING = {"waking": 0.2, "waking_most": 7e-3}
+
+
+def pipeline_on(named: str, cores: int, more: str = "", *, stages: int = 2, **calibration: float) -> Plan:
+    """A plan of a pipeline on a known device with so many cores a node, some of whose calibration is replaced."""
+    changed = replace(find_device(named).calibration, **calibration)
+    flags = f"--pipeline-model-parallel-size {stages} {more}"
+    return plan_on(named, flags, stages, cores=cores, calibration=changed)
+
+
 def test_a_stage_loses_time_after_it_has_waited():
     """A rank that has waited loses a part of that time, and no more than the most. Both stages of a pipeline on two
-    cores compute longer for it, wait less, and the step is longer; stages with processors of their own lose nothing."""
-    more, waking = "--pipeline-model-parallel-size 2", {"waking": 0.1, "waking_most": 1e-3}
-    plans = {
-        named: [
-            plan_on(named, more, 2, cores=count, calibration=replace(find_device(named).calibration, **changed))
-            for changed in ({}, waking)
-        ]
-        for named, count in (("CPU", 2), ("A100", 0))
-    }
-    speed = plans["CPU"][1].speed
-    assert (speed.waking(0.0), speed.waking(0.002), speed.waking(3.0)) == (0.0, 0.0002, 1e-3)
-    before, after = (plan.step for plan in plans["CPU"])
-    assert all(late > soon for soon, late in zip(before.work, after.work, strict=True))
-    assert after.of_stage(0)["bubble"] < before.of_stage(0)["bubble"] and after.total > before.total
-    assert plans["A100"][0].step.parts == plans["A100"][1].step.parts
+    cores compute longer for it, and the step is longer; stages with processors of their own, and those that share one
+    core, which is never idle, lose nothing."""
+    plain, waking = pipeline_on("CPU", 2), pipeline_on("CPU", 2, **WAKING)
+    speed = waking.speed
+    assert (speed.waking(0.0), speed.waking(0.002), speed.waking(3.0)) == (0.0, 0.0004, 7e-3)
+    assert all(late > soon for soon, late in zip(plain.step.work, waking.step.work, strict=True))
+    assert waking.step.total > plain.step.total
+    for named, cores in (("A100", 0), ("CPU", 1)):
+        assert pipeline_on(named, cores, **WAKING).step.parts == pipeline_on(named, cores).step.parts
+
+
+@pytest.mark.parametrize("latency", [2e-5, 5e-3])
+@pytest.mark.parametrize("batch", [4, 8])
+def test_parts_of_a_pipeline_on_cores_are_its_timeline(batch, latency):
+    """The work of the slowest stage, the bubble and exposed messages last as long as the timeline, also where stages
+    wait for slow messages longer than for each other."""
+    device = find_device("CPU")
+    more = f"--pipeline-model-parallel-size 2 --global-batch-size {batch}"
+    link = replace(device.inside, latency=latency)
+    step = plan_on("CPU", more, 2, inside=link, calibration=replace(device.calibration, **WAKING)).step
+    assert max(step.work) + step.parts["bubble"] + step.parts["pipeline"] == pytest.approx(step.timeline.length)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_few_micro_batches_on_cores_stand_for_all(monkeypatch, stages, schedule):
+    """A step of 64 micro-batches takes within 1% as long as if each of them were simulated, and each doubling of the
+    micro-batches makes the bubble's share smaller."""
+    more = f"--num-layers {2 * stages} --pipeline-schedule {schedule} --global-batch-size"
+    few = [pipeline_on("CPU", stages, f"{more} {batch}", stages=stages, **WAKING).step for batch in (16, 32, 64, 128)]
+    monkeypatch.setattr("parallel_core.planner.step.SETTLES", 64)
+    whole = pipeline_on("CPU", stages, f"{more} 128", stages=stages, **WAKING).step
+    assert few[-1].total == pytest.approx(whole.total, rel=0.01)
+    assert few[-1].work == pytest.approx(whole.work, rel=0.01)
+    shares = [step.bubble_fraction for step in few]
+    assert shares == sorted(shares, reverse=True) and shares[0] > shares[-1]
 
 
 def test_reductions_in_each_micro_batch_sweep_the_gradients():

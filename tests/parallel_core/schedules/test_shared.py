@@ -74,6 +74,14 @@ def test_a_stage_that_has_waited_is_slow_at_first():
     assert timeline.spans[0] == [TimedAction(Forward(0), 0.0, 1.0), TimedAction(Backward(0), 3.5, 5.25)]
 
 
+def test_a_stage_without_work_loses_nothing():
+    """A middle stage that computes nothing takes no time although it has waited, and the timeline ends."""
+    times = Times(0.1, 0.2, shares=[[1, 0, 1]])
+    timeline = simulate_shared(one_f_one_b(3, 6), times, Placement(3), Shared(3, share=0.3, most=0.7))
+    assert all(span.start == span.stop for span in timeline.spans[1])
+    assert timeline.length > simulate(one_f_one_b(3, 6), times, Placement(3)).length
+
+
 def test_stages_that_wait_for_each_other_have_no_timeline():
     """Stages that wait for each other are refused, as by `simulate`."""
     entries = [[Backward(0), Forward(0)], [Forward(0), Backward(0)]]

@@ -52,13 +52,15 @@ _DEFAULTS = {row.dest: row.default for row in reversed(ROWS)}
 
 _SHOWN = {
     **_DEST,
-    path_of("params_dtype"): "params_dtype",
-    path_of("resume_training"): "resume_training",
+    **{path_of(name): name for name in ("params_dtype", "resume_training")},
 }
 """Path of a field -> the argument that shows the value that the config derived."""
+_VALUE_AT = {path: attrgetter(path) for path in _SHOWN}
+"""Path of a field -> a function from a config to the field's value."""
 
-_BESIDE_THE_MODEL = ("optimizer_config", "training_config", "dataset_config")
-"""Sections that describe neither a model nor its layout."""
+_OTHERS = ("optimizer_config", "training_config", "dataset_config")
+_BESIDE_THE_MODEL = {FLAG_OF[path] for path in OPTIONS if path.startswith(_OTHERS)}
+"""Flags of the sections that describe neither a model nor its layout."""
 
 
 @dataclass
@@ -191,9 +193,8 @@ def resolve(sources: Sources) -> Reading:
 
 def _describes_a_model(args: Namespace, of_config: Sequence[Finding]) -> bool:
     """Whether the model can be laid out: no argument is unknown, and no finding is about its sections or its layout."""
-    others = {FLAG_OF[path] for path in OPTIONS if path.startswith(_BESIDE_THE_MODEL)}
-    unknown = any(isinstance(value, Unknown) for value in vars(args).values())
-    return not unknown and all(finding.flag in others for finding in of_config)
+    is_known = Unknown not in map(type, vars(args).values())
+    return is_known and all(finding.flag in _BESIDE_THE_MODEL for finding in of_config)
 
 
 def _ranked(sources: Sources) -> Ranked:
@@ -344,6 +345,6 @@ def _fill_in(args: Namespace, config: AllConfig, yaml: Sequence[Given]) -> None:
     by_file = {entry.field for entry in yaml}
     for path, dest in _SHOWN.items():
         if getattr(args, dest) is None or path in by_file:
-            value = attrgetter(path)(config)
+            value = _VALUE_AT[path](config)
             setattr(args, dest, None if isinstance(value, Unknown) else value)
     args.data_parallel_size = config.parallel_config.data_parallel_size

@@ -2,7 +2,7 @@
 flag."""
 
 from argparse import Namespace
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from mapping.derive.fields import DERIVED
@@ -25,8 +25,11 @@ class _Reader:
         self.given = given
 
     def __getattr__(self, name: str) -> Any:
-        found = vars(self._args)
-        return found[name] if name in found else found.get(_NAMES_ELSEWHERE.get(name, ""))
+        return _value_of(vars(self._args), name)
+
+
+def _value_of(args: Mapping[str, Any], name: str) -> Any:
+    return args[name] if name in args else args.get(_NAMES_ELSEWHERE.get(name, ""))
 
 
 def field_values(args: Namespace, look_at_files: bool = True, given: Collection[str] = ()) -> dict[str, Any]:
@@ -38,25 +41,27 @@ def field_values(args: Namespace, look_at_files: bool = True, given: Collection[
     error, a ValueError for most.
     """
     reader = _Reader(args, look_at_files, given)
-    values = _copied(reader) | {path: _derived(derive, reader) for path, derive in DERIVED.items()}
+    values = _copied(vars(args)) | {path: _derived(derive, reader) for path, derive in DERIVED.items()}
     return {path: value for path, value in values.items() if value is not None}
 
 
-def _copied(reader: _Reader) -> dict[str, Any]:
+def _copied(args: Mapping[str, Any]) -> dict[str, Any]:
     """Path -> value of the fields that are copied from an argument. If several arguments fill one field, the one that
     is not at its default counts."""
     values: dict[str, Any] = {}
     for row in COPIED:
-        value = _typed(row, getattr(reader, row.dest))
+        value = _value_of(args, row.dest)
+        if isinstance(value, str):
+            value = _typed(row, value)
         if row.target not in values or isinstance(value, Unknown) or (value is not None and value != row.default):
             values[row.target] = value
     return values
 
 
-def _typed(row: Flag, value: Any) -> Any:
-    """The value of a row's argument in the row's type: other parsers keep lists, dictionaries and types as they were
+def _typed(row: Flag, text: str) -> Any:
+    """The text of a row's argument in the row's type: other parsers keep lists, dictionaries and types as they were
     typed."""
-    return row.type(value) if isinstance(value, str) and row.type not in (None, str) else value
+    return text if row.type in (None, str) else row.type(text)
 
 
 def _derived(derive: Callable[[Any], Any], reader: _Reader) -> Any:

@@ -72,9 +72,14 @@ class _ExtraParser(ArgumentParser):
         raise _Complaint(Finding(head, None, rule or "is wrong", "change it"))
 
 
+_NO_EXTRA_FLAGS = _ExtraParser()
+
+
 def _extra_parser(extra_args_provider: ExtraArgs | None) -> ArgumentParser:
+    if extra_args_provider is None:
+        return _NO_EXTRA_FLAGS
     parser = _ExtraParser()
-    return parser if extra_args_provider is None else extra_args_provider(parser) or parser
+    return extra_args_provider(parser) or parser
 
 
 def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:

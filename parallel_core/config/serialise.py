@@ -3,9 +3,9 @@
 `build` a configuration of such values."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, get_origin
+from typing import Any, NamedTuple, get_origin
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Config, Unknown, complain, has_type
@@ -88,22 +88,35 @@ def build(values: Mapping[str, Any]) -> AllConfig:
     return config
 
 
+class _Layout(NamedTuple):
+    """The fields of a section: path -> name of inner sections and of the others, and path -> the fix that a finding
+    names, of those others that must be given."""
+
+    sections: dict[str, str]
+    others: dict[str, str]
+    required: dict[str, str]
+
+
 @cache
-def _fields(path: str) -> dict[str, Field[Any]]:
-    """Path -> field of the fields in the section at `path`."""
-    return {f"{path}.{entry.name}": entry for entry in fields(SECTIONS[path])}
+def _layout(path: str) -> _Layout:
+    """The fields of the section at `path`."""
+    found = _Layout({}, {}, {})
+    for entry in fields(SECTIONS[path]):
+        inner = f"{path}.{entry.name}"
+        (found.sections if inner in SECTIONS else found.others)[inner] = entry.name
+        if inner in OPTIONS and entry.default is MISSING and entry.default_factory is MISSING:
+            found.required[inner] = entry.metadata["missing"]
+    return found
 
 
 def _section(path: str, values: Mapping[str, Any]) -> Config:
-    given: dict[str, Any] = {}
-    for inner, entry in _fields(path).items():
-        if inner in SECTIONS:
-            given[entry.name] = _section(inner, values)
-        elif inner in values:
-            given[entry.name] = values[inner]
-        elif inner in OPTIONS and entry.default is MISSING and entry.default_factory is MISSING:
-            complain([Finding(FLAG_OF[inner], None, "must be given", entry.metadata["missing"])])
-            given[entry.name] = Unknown()
+    sections, others, required = _layout(path)
+    given: dict[str, Any] = {name: _section(inner, values) for inner, name in sections.items()}
+    given |= {name: values[inner] for inner, name in others.items() if inner in values}
+    for inner, fix in required.items():
+        if inner not in values:
+            complain([Finding(FLAG_OF[inner], None, "must be given", fix)])
+            given[others[inner]] = Unknown()
     return SECTIONS[path](**given)
 
 

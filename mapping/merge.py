@@ -50,10 +50,7 @@ _DEST = {path: row.dest for path, row in _ROW.items()} | {
 _DEFAULTS = {row.dest: row.default for row in reversed(ROWS)}
 """Argument -> its default; where several rows fill it, the first row's."""
 
-_SHOWN = {
-    **_DEST,
-    **{path_of(name): name for name in ("params_dtype", "resume_training")},
-}
+_SHOWN = _DEST | {path_of(name): name for name in ("params_dtype", "resume_training")}
 """Path of a field -> the argument that shows the value that the config derived."""
 _VALUE_AT = {path: attrgetter(path) for path in _SHOWN}
 """Path of a field -> a function from a config to the field's value."""

@@ -86,7 +86,6 @@ class Calibration:
     meeting: float = 0.0
     """The same for ranks that meet in collectives within their passes (tensor or expert parallelism), where each wait
     is for the slowest of the moment."""
-
     waking: float = 0.0
     """Seconds that a pipeline's stage which has waited for another loses after it, as a part of those that it waited:
     its core has slowed down, and its caches hold less. Only where each rank of a node has one of its `Device.cores`."""

@@ -53,10 +53,10 @@ def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
 def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     """The passes of one micro-batch through a chunk on a device. Gradients of weights hide tensor-parallel messages of
     the backward, for at most the seconds that those of the forward take (an estimate of column-parallel linears'
-    share); not where ranks move messages themselves (`Speed.hides`). With `speed.overlaps_tensor` products hide
-    up to (t-1)/t of the tensor-parallel messages of both passes, in the backward only if that hides more; t is the
-    tensor-parallel size. Sweeps of gradients that are reduced in
-    each micro-batch count as elementwise work of the gradients of weights, at the rate of the update."""
+    share); not where ranks move messages themselves (`Speed.hides`). With `speed.overlaps_tensor` products hide up to
+    (t-1)/t of the tensor-parallel messages of both passes, in the backward only if that hides more; t is the
+    tensor-parallel size. Sweeps of gradients that are reduced in each micro-batch count as elementwise work of the
+    gradients of weights, at the rate of the update."""
     operations = list(chunk.operations(plan.micro_batch))
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))

@@ -19,6 +19,7 @@ from parallel_core.schedules.simulate import Timeline, simulate
 SETTLES = 3
 """Groups of micro-batches after which waits of stages that share cores repeat: how fast a stage is depends on the
 others' waits, and its own on those."""
+
 Entries = Sequence[Sequence[Ordered]]
 """Computations of each stage, in order."""
 
